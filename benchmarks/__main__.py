@@ -62,8 +62,8 @@ def main(
         # Written after each question, so that an interrupted run keeps its findings.
         took = f"{(perf_counter() - began) / 60:.0f} minutes"
         kind = "full size" if scale == 1 else f"scale {scale}, so the figures say nothing"
-        asked = " ".join(["python -m benchmarks", *questions])
-        how = f"Written by `{asked}` ({kind}; {rounds} rounds; {took}). Contenders take turns within each round."
+        command = " ".join(["python -m benchmarks", *questions])
+        how = f"Written by `{command}` ({kind}; {rounds} rounds; {took}). Contenders take turns within each round."
         results.mkdir(parents=True, exist_ok=True)
         (results / "results.md").write_text(report.markdown(lines, sections, how))
         report.draw(sections, results / "results.png")

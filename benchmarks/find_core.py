@@ -123,8 +123,8 @@ def _pages(store: Store, shape: StoreShape) -> tuple[int, int]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
-    told = [PAGES.search(lines.get().getMessage()) for _ in range(lines.qsize())]
-    numbers = [(int(each[1]), int(each[2])) for each in told if each is not None]
+    matches = [PAGES.search(lines.get().getMessage()) for _ in range(lines.qsize())]
+    numbers = [(int(each[1]), int(each[2])) for each in matches if each is not None]
     return max(pages for pages, _ in numbers), max(files for _, files in numbers)
 
 

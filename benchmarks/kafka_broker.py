@@ -98,16 +98,16 @@ def _fetched() -> str:
         return ""
     if not shutil.which("mvn") or not shutil.which("java"):
         return "there is no mvn or no java on the PATH"
-    beside = JARS.with_name("kafka.new")
-    shutil.rmtree(beside, ignore_errors=True)
+    staging = JARS.with_name("kafka.new")
+    shutil.rmtree(staging, ignore_errors=True)
     found = subprocess.run(
         ["mvn", "-q", "-B", "-f", str(HERE / "java" / "kafka" / "pom.xml"), "dependency:copy-dependencies",
-         f"-DoutputDirectory={beside}", "-DincludeScope=runtime"],
+         f"-DoutputDirectory={staging}", "-DincludeScope=runtime"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if found.returncode:
         return f"Maven has not got the jars: {(found.stdout or found.stderr).strip().splitlines()[0]}"
-    beside.rename(JARS)
+    staging.rename(JARS)
     return ""
 
 

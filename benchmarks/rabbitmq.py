@@ -56,7 +56,7 @@ NODE_FIVE = {
     "quorum queue": ("queue", "raftIndex", "messageId", "routingKeys", "body"),
 }
 STREAM_OF_CEILING = 0.40, 0.60
-MUST_OF_ONE = {"stream": None, "quorum queue": 150_000}
+MUST_PER_CPU_S = {"stream": None, "quorum queue": 150_000}
 """Messages per CPU second of one process."""
 CLASSIC_COUNT = 400_000
 CLASSIC_QUEUES = {
@@ -85,7 +85,7 @@ def rabbitmq(folder: Path, scale: float, rounds: int) -> Section:
             bounds = STREAM_OF_CEILING if kind == "stream" else None
             _compare(spark, folder, store, count, NODE_FIVE[kind], bounds, f"{kind}, 100 B, five columns", rounds,
                      section)  # fmt: skip
-            _one_process(store, count, NODE_FIVE[kind], f"{kind}, 100 B", rounds, section, MUST_OF_ONE[kind])
+            _one_process(store, count, NODE_FIVE[kind], f"{kind}, 100 B", rounds, section, MUST_PER_CPU_S[kind])
     for (snapshot, queue), sent in CLASSIC_QUEUES.items():
         store, count = make_classic(folder / snapshot / queue, snapshot, queue, int(CLASSIC_COUNT * scale))
         for title, columns in (("five columns", FIVE), ("all columns", ())):
@@ -223,6 +223,6 @@ def _publish(queue: Queue, batches: int) -> None:
 
 def _fetch(queue: Queue, batches: int) -> None:
     for _ in range(batches):
-        taken = queue.fetch_many(BATCH)
-        taken.bodies()
-        queue.ack(taken)
+        fetched = queue.fetch_many(BATCH)
+        fetched.bodies()
+        queue.ack(fetched)

@@ -93,7 +93,7 @@ def one_at_a_time() -> Iterator[None]:
 def without_hints() -> Iterator[None]:
     """Suppresses the hints about what will be read next."""
     before = system.will_need
-    system.will_need = lambda asked, spans: asked
+    system.will_need = lambda earlier, spans: earlier
     try:
         with one_at_a_time():
             yield
@@ -193,7 +193,7 @@ def _planning(section: Section, bucket: Bucket, folder: Path, scale: float, roun
             store.snapshot().plan(ScanRequest())
 
     plan()
-    lists = sum(asked[0] != "get" for asked in bucket.asked)
+    lists = sum(request[0] != "get" for request in bucket.asked)
     names = len(bucket.objects)
     section.add(Finding(f"{count:,} queues: listings of a plan", lists, "lists", names / 1000 + 5, True,
                         f"{names:,} names; {len(bucket.asked) - lists:,} gets"))  # fmt: skip
@@ -229,7 +229,7 @@ class Lookups:
         self.waits: list[int] = []
         self.everything: list[int] = []
 
-    def open_anew(self) -> None:
+    def reopen(self) -> None:
         """Opens the store under a new name, and plans a scan of it."""
         while self._opened:
             self._opened.pop().close()
@@ -243,17 +243,17 @@ class Lookups:
         topic = TOPICS[topics_of(self.shape)[number]].decode()
         with how():  # type: ignore[attr-defined]
             _checked(sum(batch.num_rows for batch in self._opened[0].find(key=key_of(number), topic=topic)), 1)
-        asked = self._bucket.asked
-        self.requests.append(sum("/index/" in each[1] for each in asked))
+        all_requests = self._bucket.asked
+        self.requests.append(sum("/index/" in each[1] for each in all_requests))
         # Requests for records and entries of queues, and the listing, are made one after another.
-        self.waits.append(self._bucket.rounds - len(asked) + self.requests[-1])
-        self.everything.append(len(asked))
+        self.waits.append(self._bucket.rounds - len(all_requests) + self.requests[-1])
+        self.everything.append(len(all_requests))
 
 
 def _lookup_in_one(section: Section, bucket: Bucket, folder: Path, scale: float, rounds: int) -> None:
     lookups = Lookups(bucket, folder, scale, 1)
     for number in range(1, rounds + 1):  # other keys have longer and shorter chains
-        lookups.open_anew()
+        lookups.reopen()
         lookups.find(lookups.shape.message_count * number // (rounds + 1))
     note = f"{median(lookups.everything):.0f} with those for the record, its queue's entry and a listing"
     section.add(Finding("one key, 1 index file: requests for it, first use", median(lookups.requests), "requests",
@@ -266,7 +266,7 @@ def _lookup_in_many(section: Section, bucket: Bucket, folder: Path, scale: float
     lookups = Lookups(bucket, folder, scale, INDEX_FILES)
     number = lookups.shape.message_count // 3
     contenders = {"many": lambda: lookups.find(number), "one": lambda: lookups.find(number, one_at_a_time)}
-    done = interleaved(contenders, min(rounds, 2), warm_ups=0, between=lookups.open_anew)
+    done = interleaved(contenders, min(rounds, 2), warm_ups=0, between=lookups.reopen)
     section.foreign.append(done.foreign)
     section.add(Finding(f"one key, {INDEX_FILES} index files: over one request at a time", done.faster("many", "one"),
                         "×", 10, note=f"{done.wall_s('many'):.2f} s and {done.wall_s('one'):.2f} s; "

@@ -45,9 +45,9 @@ class MqStoreBatchWriter(DataSourceArrowWriter):
 
         if overwrite:
             raise MqStoreError(NO_OVERWRITE)
-        given = write_options(options)
-        with store_to_write(path, given) as store:
-            self._job = store.begin_job(schema.fieldNames(), **given.job)
+        parsed = write_options(options)
+        with store_to_write(path, parsed) as store:
+            self._job = store.begin_job(schema.fieldNames(), **parsed.job)
 
     @shown_in_one_line
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -76,7 +76,7 @@ class MqStoreBatchWriter(DataSourceArrowWriter):
             warn(f"staged files could not be removed ({error}); the next write removes them")
 
 
-def store_to_write(path: str, given: WriteOptions) -> Store:
+def store_to_write(path: str, options: WriteOptions) -> Store:
     """The store at a path, or a new one: RocketMQ unless the option `engine` names another.
 
     In the data directory of a RabbitMQ node it is the store of the option `vhost`. Raises OptionError for an option
@@ -86,23 +86,23 @@ def store_to_write(path: str, given: WriteOptions) -> Store:
     from storage_core.options.read import check_engine
 
     try:
-        plain = open_store(path, given.engine)
+        plain = open_store(path, options.engine)
     except StoreNotFoundError:
-        if (nested := _store_of_node(path, given)) is not None:
+        if (nested := _store_of_node(path, options)) is not None:
             return nested
-        if given.engine is not None:
+        if options.engine is not None:
             raise
-        for engine, name, text in given.of_one_engine:
+        for engine, name, text in options.of_one_engine:
             if engine == "rabbitmq":
                 raise OptionError(
                     name, text, f"belongs to RabbitMQ stores; give option engine=rabbitmq for a new one at {path}"
                 ) from None
         return open_store(path, "rocketmq")
-    check_engine(given.of_one_engine, plain.engine, path)
-    if not given.store:
+    check_engine(options.of_one_engine, plain.engine, path)
+    if not options.store:
         return plain
     with plain:
-        return open_store(path, plain.engine, **given.store)
+        return open_store(path, plain.engine, **options.store)
 
 
 def writes_rabbitmq(path: str, engine: str) -> bool:
@@ -115,19 +115,19 @@ def writes_rabbitmq(path: str, engine: str) -> bool:
         return False
 
 
-def _store_of_node(path: str, given: WriteOptions) -> Store | None:
+def _store_of_node(path: str, options: WriteOptions) -> Store | None:
     """The store of one virtual host of the node with the data directory `path`; None if `path` is no such directory."""
     from storage_core import find_stores, open_store
 
-    if given.engine == "rocketmq":
+    if options.engine == "rocketmq":
         return None
     try:
         directories = find_stores(path, "rabbitmq")
     except MqStoreError:
         return None
-    settings = {name: text for name, text in given.store.items() if name != "vhost"}
+    settings = {name: text for name, text in options.store.items() if name != "vhost"}
     stores = {store.virtual_host: store for store in (open_store(each, **settings) for each in directories)}
-    wanted = given.store.get("vhost", DEFAULT_VHOST)
+    wanted = options.store.get("vhost", DEFAULT_VHOST)
     if wanted not in stores:
         known = ", ".join(sorted(name for name in stores if name is not None))
         raise OptionError("vhost", wanted, f"there is no such virtual host below {path}; there are {known}")

@@ -52,9 +52,9 @@ def pushed(filters: Iterable[Filter], schema: pa.Schema, kafka: str | None = Non
 def _pushed(each: Filter, schema: pa.Schema, kafka: str | None) -> Predicate | None:
     kind = type(each).__name__
     if kind == "Not":
-        inner = _said(each.child, schema, kafka)  # type: ignore[attr-defined]
+        inner = _as_predicate(each.child, schema, kafka)  # type: ignore[attr-defined]
         return None if inner is None else _negated(inner)
-    inner = _said(each, schema, kafka)
+    inner = _as_predicate(each, schema, kafka)
     if inner is not None and inner.op == "<=>":
         # `null <=> 'a'` is false and `null = 'a'` is null: neither keeps the row.
         return Predicate(inner.column, "is null" if inner.value is None else "=", inner.value)
@@ -69,7 +69,7 @@ def _negated(inner: Predicate) -> Predicate | None:
     return None if opposite is None else Predicate(inner.column, opposite, inner.value)
 
 
-def _said(each: Any, schema: pa.Schema, kafka: str | None) -> Predicate | None:
+def _as_predicate(each: Any, schema: pa.Schema, kafka: str | None) -> Predicate | None:
     """A Spark filter as a predicate of the store, with `<=>` for EqualNullSafe; None if it cannot be pushed."""
     op = _OF_CLASS.get(type(each).__name__)
     if op is None or len(each.attribute) != 1:

@@ -24,12 +24,12 @@ def load_paths(options: Mapping[str, str]) -> tuple[str, ...]:
 
     Relative paths are resolved in the working directory of the process that plans the load, which is the driver's.
     """
-    given: list[str] = []
+    paths: list[str] = []
     if options.get("path"):
-        given.append(options["path"])
+        paths.append(options["path"])
     if options.get("paths"):
-        given.extend(_listed(options["paths"]))
-    return tuple(dict.fromkeys(absolute(path) for path in given))
+        paths.extend(_listed(options["paths"]))
+    return tuple(dict.fromkeys(absolute(path) for path in paths))
 
 
 def absolute(path: str) -> str:

@@ -158,10 +158,10 @@ class Load(Closable):
     def _log(self, pieces: Sequence[Sequence[ScanPartition]]) -> None:
         """Logs the plan in one line at INFO, because Spark's `explain` cannot show what is read."""
         every = [piece for found in pieces for piece in found]
-        asked = " and ".join(f"{p.column} {p.op} {shorten(repr(p.value))}" for p in self._predicates) or "none"
+        conditions = " and ".join(f"{p.column} {p.op} {shorten(repr(p.value))}" for p in self._predicates) or "none"
         _LOGGER.info(
             "mqstore: filters pushed: %s; the plan touches %d messages, about %d bytes, in %d files, by %d partitions",
-            asked,
+            conditions,
             sum(piece.estimated_rows for piece in every),
             sum(piece.estimated_bytes for piece in every),
             sum(piece.file_count for piece in every),

@@ -64,8 +64,8 @@ def read(
         schema = projected(load.available(), given.columns if columns is None else tuple(columns))
         if filters is not None and (given.view != "messages" or given.kafka):
             raise OptionError("filters", repr(filters), "go with messages in layout=native; use where(...)")
-        asked = predicates(filters, load.native()) if filters is not None else ()
-        return _frame(spark, load.plan(tuple(schema.names), asked), schema)
+        conditions = predicates(filters, load.native()) if filters is not None else ()
+        return _frame(spark, load.plan(tuple(schema.names), conditions), schema)
 
 
 def _frame(spark: SparkSession, partitions: Sequence[MqStorePartition], schema: pa.Schema) -> DataFrame:

@@ -44,8 +44,8 @@ def bytes_array(values: Sequence[bytes | memoryview | None]) -> pa.BinaryArray:
     offsets = np.cumsum([0, *(0 if value is None else len(value) for value in values)])
     if offsets[-1] > LARGEST_OFFSET:
         raise ValueError("the values are larger than 2 GiB")
-    given = np.array([value is not None for value in values], bool)
-    valid = None if given.all() else _bits(given)
+    present = np.array([value is not None for value in values], bool)
+    valid = None if present.all() else _bits(present)
     data = bytearray().join(value for value in values if value is not None)
     buffers = [valid, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
     return pa.BinaryArray.from_buffers(pa.binary(), len(values), buffers)

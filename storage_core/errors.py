@@ -131,12 +131,12 @@ _PLAIN = (PermissionError, FileExistsError, BlockingIOError, ProcessLookupError)
 """Errors about what a caller did, may not do, or has to wait for."""
 
 
-def told_with(name_of: Callable[[object], str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def naming_disk_errors(name_of: Callable[[object], str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorator for functions whose first argument is a path or descriptor: an OSError becomes a `disk_error` of that
     argument's path, which `name_of` returns.
     """
 
-    def told(function: Callable[P, R]) -> Callable[P, R]:
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             try:
@@ -146,7 +146,7 @@ def told_with(name_of: Callable[[object], str]) -> Callable[[Callable[P, R]], Ca
 
         return call
 
-    return told
+    return decorate
 
 
 class StoreLockedError(MqStoreError):

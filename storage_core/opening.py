@@ -59,8 +59,8 @@ def _open_remote(root: str, engine: str | None, options: dict[str, Any], access:
 
 def log_paths_of(options: Mapping[str, Any]) -> list[str]:
     """The directories of the option `commitLogPath`."""
-    given = next((str(value) for name, value in options.items() if name.lower() == "commitlogpath"), "")
-    return [each.strip() for each in given.split(",") if each.strip()]
+    text = next((str(value) for name, value in options.items() if name.lower() == "commitlogpath"), "")
+    return [each.strip() for each in text.split(",") if each.strip()]
 
 
 def _open_local(root: str, engine: str | None, options: Mapping[str, Any]) -> Store:
@@ -142,8 +142,8 @@ def _engines(root: str, engine: str | None) -> list[str]:
     if engine not in (None, "auto", *ENGINES):
         raise OptionError("engine", str(engine), f"it is one of auto, {', '.join(ENGINES)}")
     looks_like = {ROCKETMQ: rocketmq.looks_like_store, RABBITMQ: rabbitmq.looks_like_store}
-    asked = ENGINES if engine in (None, "auto") else (engine,)
-    return [name for name in asked if looks_like[name](root)]
+    candidates = ENGINES if engine in (None, "auto") else (engine,)
+    return [name for name in candidates if looks_like[name](root)]
 
 
 def _check_directory(root: str) -> None:

@@ -13,8 +13,8 @@ def store_names(directories: Sequence[str], kinds: Sequence[str] = ()) -> tuple[
     so that quorum queues on a node do not rename its virtual hosts.
     """
     if len(set(kinds)) > 1:
-        told = list(zip(directories, kinds, strict=True))
-        alike = {kind: iter(store_names([path for path, own in told if own == kind])) for kind in kinds}
+        pairs = list(zip(directories, kinds, strict=True))
+        alike = {kind: iter(store_names([path for path, own in pairs if own == kind])) for kind in kinds}
         names = tuple(next(alike[kind]) for kind in kinds)
         if len(set(names)) == len(names):
             return names

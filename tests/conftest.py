@@ -75,8 +75,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in terminalreporter.getreports("passed"):
         points.update(dict(report.user_properties).get("crash points", {}))
     if points:
-        told = ", ".join(f"{count} {kind}" for kind, count in points.items())
-        terminalreporter.write_line(f"mqstore: {points.total()} crash points, all whole or absent: {told}")
+        summary = ", ".join(f"{count} {kind}" for kind, count in points.items())
+        terminalreporter.write_line(f"mqstore: {points.total()} crash points, all whole or absent: {summary}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -109,11 +109,11 @@ def _tried(store: Path, work: Callable[[Store], object]) -> str | None:
         with open_store(str(store)) as opened:
             work(opened)
     except MqStoreError as error:
-        told = str(error)
+        message = str(error)
         kind = type(error).__name__
     else:
         return None
-    assert "\n" not in told
+    assert "\n" not in message
     return kind
 
 
@@ -124,8 +124,8 @@ def test_a_file_that_changes_while_it_is_read(engine: str, read: str, tmp_path: 
     origin = make(tmp_path / "origin")
     files = sorted(path.relative_to(origin) for path in origin.glob(pattern) if path.is_file())
     with changed_before(-1, lambda: None) as looks:
-        told = _tried(origin, READS[read])
-    if told == "UnsupportedFormatError":  # this engine does not support the read
+        outcome = _tried(origin, READS[read])
+    if outcome == "UnsupportedFormatError":  # this engine does not support the read
         return
     assert len(looks) > 10
     chance = random.Random(f"{SEED} {engine} {read}")

@@ -71,9 +71,9 @@ def sections(page: Path) -> set[str]:
     return {match[1] for match in found if match is not None}
 
 
-def pages_called(name: str, beside: Path) -> list[Path]:
+def pages_called(name: str, citing: Path) -> list[Path]:
     """The pages that a citation may mean: a path from the root or from the citing file, or a name alone."""
-    direct = [path for path in ((ROOT / name), (beside.parent / name)) if path.is_file()]
+    direct = [path for path in ((ROOT / name), (citing.parent / name)) if path.is_file()]
     return direct or [page for page in PAGES if page.name == name]
 
 
@@ -198,7 +198,7 @@ def strings(path: Path) -> Iterator[str]:
             yield " ".join(node.value.split())
 
 
-def told() -> Iterator[Place]:
+def all_texts() -> Iterator[Place]:
     """What the product and the pages say, text by text."""
     for folder in PRODUCT:
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -208,14 +208,14 @@ def told() -> Iterator[Place]:
             yield str(page.relative_to(ROOT)), " ".join(paragraph.split())
 
 
-TOLD = list(told())
+TEXTS = list(all_texts())
 
 
 def test_the_commands_that_are_named_exist() -> None:
     known = {*main.list_commands(click.Context(main)), "COMMAND"}
     unknown = [
         f"{place}: mqstore {command}"
-        for place, text in TOLD
+        for place, text in TEXTS
         if "**Planned**" not in text
         for command in re.findall(r"(?:`|\brun )mqstore ([a-zA-Z-]+)", text)
         if command not in known
@@ -229,7 +229,7 @@ def test_the_commands_that_are_named_exist() -> None:
 def test_the_options_that_are_named_exist() -> None:
     known = {name.lower() for option in OPTIONS for name in (option.name, *option.aliases)} | NO_OPTIONS_OF_OURS
     forms = (r"`(\w+)=[^`\s]+`", r"\.option\(\"(\w+)\"", r"\boption ([a-z]+[A-Z]\w*)", r"\b(?:set|option) (\w+)=\w+")
-    named = {(place, name) for place, text in TOLD for form in forms for name in re.findall(form, text)}
+    named = {(place, name) for place, text in TEXTS for form in forms for name in re.findall(form, text)}
     assert {"scan", "failOnDataLoss", "commitLogPath"} <= {name for _, name in named}
     assert sorted(f"{place}: {name}" for place, name in named if name.lower() not in known) == []
 
@@ -242,7 +242,7 @@ def test_the_files_that_are_named_exist() -> None:
     wanted = re.compile(
         r"`((?:storage_core|connector|command_line|tests|tools|docs|examples|benchmarks|\.ci)/[\w./-]*)`"
     )
-    named = {(place, name) for place, text in TOLD for name in wanted.findall(text)}
+    named = {(place, name) for place, text in TEXTS for name in wanted.findall(text)}
     assert len(named) >= 40
     assert sorted(f"{place}: {name}" for place, name in named if name not in MADE and not (ROOT / name).exists()) == []
 

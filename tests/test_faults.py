@@ -36,7 +36,7 @@ def changes_the_disk(function: ast.FunctionDef) -> bool:
     return bool(taken & ({f"os.{name}" for name in CHANGING_CALLS} | {"os.O_RDWR", "os.O_WRONLY", "os.O_CREAT"}))
 
 
-def test_every_function_of_the_system_stands_in_one_list() -> None:
+def test_every_function_of_the_system_is_in_one_list() -> None:
     public = [name for name in functions() if not name.startswith("_")]
     assert sorted([*CHANGES, *READS, *NEITHER]) == sorted(public)
     assert len(CHANGES) >= 11

@@ -22,7 +22,7 @@ def test_there_is_a_page_for_each_system() -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_what_stands_between_the_marks_is_what_code_and_golden_files_say(name: str) -> None:
+def test_what_is_between_the_marks_is_what_code_and_golden_files_say(name: str) -> None:
     assert PAGES[name] == format_pages.page(PAGES[name]), "run `make pages`"
 
 
@@ -99,10 +99,10 @@ def test_a_page_with_another_field_does_not_pass() -> None:
 
 
 def test_the_first_index_entry_is_the_key_that_the_page_says() -> None:
-    said = re.search(r'key_hash\("(\w+)", "(\w+)"\) = ([\d,]+)', PAGES["rocketmq.md"])
-    assert said is not None
-    assert key_hash(said[1], said[2]) == int(said[3].replace(",", ""))
-    assert f"key_hash = {key_hash(said[1], said[2])} (entry 1;" in PAGES["rocketmq.md"]
+    example = re.search(r'key_hash\("(\w+)", "(\w+)"\) = ([\d,]+)', PAGES["rocketmq.md"])
+    assert example is not None
+    assert key_hash(example[1], example[2]) == int(example[3].replace(",", ""))
+    assert f"key_hash = {key_hash(example[1], example[2])} (entry 1;" in PAGES["rocketmq.md"]
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -302,7 +302,7 @@ def test_one_door_to_the_operating_system() -> None:
 def schemes_named(source: str) -> list[str]:
     """URI schemes that appear in a module's code, docstrings excluded."""
     tree = ast.parse(source)
-    told = {
+    docstrings = {
         id(node.body[0].value)
         for node in ast.walk(tree)
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and isinstance(node.body[0], ast.Expr)
@@ -312,7 +312,7 @@ def schemes_named(source: str) -> list[str]:
     return [
         f"line {text.lineno}: {text.value[:20]!r}"
         for text in texts
-        if id(text) not in told and any(text.value.lower().startswith(f"{scheme}://") for scheme in schemes)
+        if id(text) not in docstrings and any(text.value.lower().startswith(f"{scheme}://") for scheme in schemes)
     ]
 
 

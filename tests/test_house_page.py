@@ -14,7 +14,7 @@ def test_every_module_says_what_it_is() -> None:
         path
         for folder in house_page.folders()
         for path in (house_page.ROOT / folder).glob("*.py")
-        if not house_page.said(path)
+        if not house_page.summary_of(path)
     ]
     assert len(house_page.folders()) > 20
     assert silent == []

@@ -24,7 +24,11 @@ def rooms() -> str:
     """The generated part of the page."""
     parts = []
     for folder in folders():
-        rows = [f"| `{path.name}` | {said(path)} |" for path in sorted((ROOT / folder).glob("*.py")) if said(path)]
+        rows = [
+            f"| `{path.name}` | {summary_of(path)} |"
+            for path in sorted((ROOT / folder).glob("*.py"))
+            if summary_of(path)
+        ]
         if rows:
             parts.append("\n".join([f"### `{folder}/`", "", "| file | what it is |", "|---|---|", *rows]))
     return "\n\n".join(parts) + "\n"
@@ -43,7 +47,7 @@ def _owner(folder: str) -> str:
     return max((each for each in FOLDERS if folder.startswith(f"{each}/")), key=len)
 
 
-def said(path: Path) -> str:
+def summary_of(path: Path) -> str:
     """The first paragraph of a module's docstring, on one line."""
     text = ast.get_docstring(ast.parse(path.read_text())) or ""
     return " ".join(text.split("\n\n")[0].split()).replace("|", "\\|")

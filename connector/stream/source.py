@@ -48,7 +48,7 @@ class StreamSource(Closable):
         self._settled = False
         self._initial: Json | None = None
         self._frozen: Mapping[QueueKey, int] | None = None
-        self._seen: StreamSnapshot | None = None
+        self._last_snapshot: StreamSnapshot | None = None
         self._idle: tuple[Json, StreamSnapshot] | None = None
         self._reported: tuple[StreamSnapshot, Json] | None = None
         self._last_batch_s = time.monotonic()
@@ -69,7 +69,7 @@ class StreamSource(Closable):
         """Where the query starts without a checkpoint; the same on every call."""
         if self._initial is None:
             self._warn()
-            snapshot = self._look()
+            snapshot = self._poll()
             starts = snapshot.starts(self._request)
             group = self._request.start.group is not None
             topics = tuple({topic for topic, _ in starts}) if group else None
@@ -81,7 +81,7 @@ class StreamSource(Closable):
 
         Raises CheckpointError for the offset of another store, and DataLossError.
         """
-        snapshot = self._look()
+        snapshot = self._poll()
         if self._idle is not None and self._idle[1] is snapshot and self._idle[0] == start:
             return start
         offset = from_json(start, self._engine, self._path)
@@ -100,22 +100,22 @@ class StreamSource(Closable):
 
     def reported(self) -> Json | None:
         """The end of every queue when last seen, regardless of the limits: its distance to the offset is the lag."""
-        if self._seen is None:
+        if self._last_snapshot is None:
             return None
-        if self._reported is not None and self._reported[0] is self._seen:
+        if self._reported is not None and self._reported[0] is self._last_snapshot:
             return self._reported[1]
-        ends = {key: stop for key, (_, stop) in self._seen.positions.items() if self._takes(key)}
-        self._reported = self._seen, StreamOffset(self._engine, ends).to_json()
+        ends = {key: stop for key, (_, stop) in self._last_snapshot.positions.items() if self._takes(key)}
+        self._reported = self._last_snapshot, StreamOffset(self._engine, ends).to_json()
         return self._reported[1]
 
     def freeze(self) -> None:
         """Ignores everything that arrives from now on (`Trigger.AvailableNow`)."""
-        self._frozen = {key: stop for key, (_, stop) in self._look().positions.items()}
+        self._frozen = {key: stop for key, (_, stop) in self._poll().positions.items()}
 
-    def _look(self) -> StreamSnapshot:
-        self._seen = self._tail.look() if self._settled else self._tail.settled()
+    def _poll(self) -> StreamSnapshot:
+        self._last_snapshot = self._tail.look() if self._settled else self._tail.settled()
         self._settled = True
-        return self._seen
+        return self._last_snapshot
 
     def _waiting(
         self, offset: StreamOffset, snapshot: StreamSnapshot
@@ -159,7 +159,7 @@ class StreamSource(Closable):
     def partitions(self, start: Json, end: Json) -> list[MqStorePartition]:
         """The plan of one micro-batch: the same rows whenever it is made. Raises the errors of `latest`."""
         first, last = (from_json(noted, self._engine, self._path) for noted in (start, end))
-        snapshot = self._look()
+        snapshot = self._poll()
         check_store(last, snapshot, self._path)
         starts, stops = self._resumed(first, snapshot), self._resumed(last, snapshot)
         ranges = {
@@ -188,7 +188,7 @@ class StreamSource(Closable):
     def _warn(self) -> None:
         if self._options.ignored:
             warn(f"layout=kafka ignores these options of the Kafka source: {', '.join(self._options.ignored)}")
-        topics = sorted({topic for topic, _ in self._look().positions})
+        topics = sorted({topic for topic, _ in self._poll().positions})
         for name in self._request.topics or ():
             if name not in topics:
                 warn(f"{self._path}: there is no topic {name} yet; {choices(name, topics, 'topics')}")

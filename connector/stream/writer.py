@@ -73,7 +73,7 @@ class MqStoreStreamWriter(DataSourceStreamArrowWriter):
         self._path, self._options = path, write_options(own)
         self._checkpoint = next((text for name, text in options.items() if name.lower() == CHECKPOINT), "")
         if COMMITTING not in sys.modules:
-            self._job = _begun(path, self._options, schema.fieldNames(), self._checkpoint)
+            self._job = _begin_job(path, self._options, schema.fieldNames(), self._checkpoint)
 
     @shown_in_one_line
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -106,10 +106,10 @@ class MqStoreStreamWriter(DataSourceStreamArrowWriter):
         """Drops the staged rows. Spark also calls this after a failed commit; committed rows stay. If no task has
         reported the job, it is identified by the query's checkpoint.
         """
-        told = [message.job for message in messages if isinstance(message, StagedBatch)]
+        jobs = [message.job for message in messages if isinstance(message, StagedBatch)]
         try:
-            if told:
-                told[0].abort()
+            if jobs:
+                jobs[0].abort()
             elif self._checkpoint:
                 with store_to_write(self._path, self._options) as store:
                     store.drop_staged_by(self._checkpoint)
@@ -117,7 +117,7 @@ class MqStoreStreamWriter(DataSourceStreamArrowWriter):
             warn(f"staged files could not be removed ({error}); the next write removes them")
 
 
-def _begun(path: str, options: WriteOptions, columns: list[str], checkpoint: str) -> StreamedJob:
+def _begin_job(path: str, options: WriteOptions, columns: list[str], checkpoint: str) -> StreamedJob:
     from storage_core.stream.streamed_job import StreamedJob
 
     with store_to_write(path, options) as store:

@@ -11,22 +11,22 @@ from collections.abc import Iterable
 from storage_core.closable import Closable
 from storage_core.files import system
 
-SHARE, MOST_KEPT_OPEN = 4, 1024
+SHARE, MOST_OPEN = 4, 1024
 
 
-def most_kept_open() -> int:
+def most_open_files() -> int:
     """How many files one reader or writer keeps open: a share of the process's limit, because there may be others.
 
     The queues of most stores fit, so a queue file is opened once, not once per slice or chunk of the log.
     """
-    return min(max(system.open_file_limit() // SHARE, 1), MOST_KEPT_OPEN)
+    return min(max(system.open_file_limit() // SHARE, 1), MOST_OPEN)
 
 
 class OpenFiles(Closable):
     """Descriptors for reading, opened at first use; beyond `most`, the least recently used are closed."""
 
     def __init__(self) -> None:
-        self.most = most_kept_open()
+        self.most = most_open_files()
         self._open: OrderedDict[str, int] = OrderedDict()
         self._ahead: object | None = None
 

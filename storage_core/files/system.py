@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_core.compiled.loading import CompiledLoops
-from storage_core.errors import UnsupportedFormatError, disk_error, told_with
+from storage_core.errors import UnsupportedFormatError, disk_error, naming_disk_errors
 from storage_core.files.address import is_remote
 from storage_core.files.processes import (
     holders,
@@ -48,11 +48,11 @@ NO_SECOND_NAMES = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 Positions = npt.NDArray[np.int64]
 
-_told = told_with(name_of)
+_disk_errors_named = naming_disk_errors(name_of)
 _loops = CompiledLoops("storage_core.compiled.read_loops")
 
 
-@_told
+@_disk_errors_named
 def open_read(path: str) -> int:
     """A descriptor for reading; it changes neither the file nor, if the system allows that, its access time."""
     if is_remote(path):
@@ -63,7 +63,7 @@ def open_read(path: str) -> int:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
 
-@_told
+@_disk_errors_named
 def open_write(path: str, create: bool = False, exclusive: bool = False) -> int:
     """A descriptor for reading and writing; `exclusive` raises FileExistsError if the file exists."""
     _refuse_remote(path)
@@ -86,7 +86,7 @@ def close(descriptor: int) -> None:
         os.close(descriptor)
 
 
-@_told
+@_disk_errors_named
 def pread(descriptor: int, size: int, position: int) -> bytes:
     """At most `size` bytes at `position`; fewer only at the end of the file."""
     if descriptor >= remote.FIRST_DESCRIPTOR:
@@ -106,7 +106,7 @@ def pread_each(wanted: Sequence[tuple[int, int, int]]) -> list[bytes]:
     return [pread(*each) for each in wanted]
 
 
-@_told
+@_disk_errors_named
 def pread_into(descriptor: int, target: memoryview, position: int) -> int:
     """Fills `target` from `position`; returns the number of bytes read, fewer only at the end of the file."""
     if descriptor >= remote.FIRST_DESCRIPTOR:
@@ -138,7 +138,7 @@ def pread_runs(
     return None
 
 
-@_told
+@_disk_errors_named
 def pwrite(descriptor: int, data: memoryview | bytes, position: int) -> None:
     """Writes all of `data` at `position`, however many calls the system needs."""
     view = memoryview(data)
@@ -150,7 +150,7 @@ def pwrite(descriptor: int, data: memoryview | bytes, position: int) -> None:
         done += count
 
 
-@_told
+@_disk_errors_named
 def fsync(descriptor: int) -> None:
     """Forces a file's data and length to the disk."""
     os.fsync(descriptor)
@@ -165,7 +165,7 @@ def release(descriptor: int, position: int, size: int) -> None:
     os.posix_fadvise(descriptor, position, size, os.POSIX_FADV_DONTNEED)
 
 
-@_told
+@_disk_errors_named
 def sync_folder(path: str) -> None:
     """Forces a folder's names to the disk."""
     _refuse_remote(path)
@@ -176,20 +176,20 @@ def sync_folder(path: str) -> None:
         os.close(descriptor)
 
 
-@_told
+@_disk_errors_named
 def reserve(descriptor: int, position: int, size: int) -> None:
     """Makes sure that the bytes [position, position + size) can be written; OSError ENOSPC if the disk is full."""
     if size > 0:
         os.posix_fallocate(descriptor, position, size)
 
 
-@_told
+@_disk_errors_named
 def truncate(descriptor: int, size: int) -> None:
     """Sets a file's length."""
     os.ftruncate(descriptor, size)
 
 
-@_told
+@_disk_errors_named
 def rename(source: str, target: str) -> None:
     """Atomically renames `source` to `target`, replacing it."""
     _refuse_remote(source)
@@ -197,7 +197,7 @@ def rename(source: str, target: str) -> None:
     os.rename(source, target)
 
 
-@_told
+@_disk_errors_named
 def link(source: str, target: str) -> bool:
     """Gives a file a second name (a hard link), which must be free; False if the file system does not support that."""
     _refuse_remote(source)
@@ -211,38 +211,38 @@ def link(source: str, target: str) -> bool:
     return True
 
 
-@_told
+@_disk_errors_named
 def unlink(path: str) -> None:
     """Removes a file."""
     _refuse_remote(path)
     os.unlink(path)
 
 
-@_told
+@_disk_errors_named
 def make_folder(path: str, exist_ok: bool = True) -> None:
     """Creates a folder and its missing parents."""
     _refuse_remote(path)
     os.makedirs(path, exist_ok=exist_ok)
 
 
-@_told
+@_disk_errors_named
 def remove_folder(path: str) -> None:
     """Removes an empty folder."""
     _refuse_remote(path)
     os.rmdir(path)
 
 
-@_told
+@_disk_errors_named
 def set_times(path: str, access_ns: int, modify_ns: int) -> None:
     """Sets a file's times, in nanoseconds since 1970."""
     _refuse_remote(path)
     os.utime(path, ns=(access_ns, modify_ns))
 
 
-def will_need(asked: object, spans: Iterable[tuple[str, int, int]]) -> object:
+def will_need(earlier: object, spans: Iterable[tuple[str, int, int]]) -> object:
     """Starts reading remote spans (path, start, stop). Pass the result to the next call, and to `need_no_more`."""
     far = [span for span in spans if is_remote(span[0])]
-    return remote.will_need(asked, far) if far else asked
+    return remote.will_need(earlier, far) if far else earlier
 
 
 def read_soon(descriptor: int, position: int, size: int) -> None:
@@ -250,13 +250,13 @@ def read_soon(descriptor: int, position: int, size: int) -> None:
     os.posix_fadvise(descriptor, position, size, os.POSIX_FADV_WILLNEED)
 
 
-def need_no_more(asked: object) -> None:
+def need_no_more(earlier: object) -> None:
     """Drops what was requested ahead and not read."""
-    if asked is not None:
-        remote.need_no_more(asked)
+    if earlier is not None:
+        remote.need_no_more(earlier)
 
 
-@_told
+@_disk_errors_named
 def stat(path: str) -> FileStat:
     """The name, kind and stamp of a path; symbolic links are followed. Raises FileNotFoundError."""
     if is_remote(path):
@@ -265,7 +265,7 @@ def stat(path: str) -> FileStat:
     return FileStat(os.path.basename(path), S_ISDIR(found.st_mode), Stamp.of(found))
 
 
-@_told
+@_disk_errors_named
 def stamp(path: str) -> Stamp:
     """The stamp of a path, symbolic links followed: a single system call, for use with many paths."""
     if is_remote(path):
@@ -300,7 +300,7 @@ def exists(path: str) -> bool:
     return remote.exists(path) if is_remote(path) else os.path.exists(path)
 
 
-@_told
+@_disk_errors_named
 def is_own(path: str) -> bool:
     """Whether a file belongs to the user of this process. Raises FileNotFoundError."""
     return os.stat(path).st_uid == os.geteuid()
@@ -338,12 +338,12 @@ def entries(path: str) -> list[FileStat]:
     return found
 
 
-@_told
+@_disk_errors_named
 def _opened(path: str) -> Any:
     return os.scandir(path)
 
 
-@_told
+@_disk_errors_named
 def names(path: str) -> list[str]:
     """The names in a folder, sorted."""
     return sorted(entry.name for entry in remote.entries(path)) if is_remote(path) else sorted(os.listdir(path))
@@ -354,7 +354,7 @@ def matching(pattern: str) -> list[str]:
     return remote.matching(pattern) if is_remote(pattern) else sorted(glob.glob(pattern))
 
 
-@_told
+@_disk_errors_named
 def try_lock(descriptor: int) -> bool:
     """Takes the lock on byte 0 for this open file, visible to Java processes; False if someone else holds it.
 
@@ -368,7 +368,7 @@ def try_lock(descriptor: int) -> bool:
     return True
 
 
-@_told
+@_disk_errors_named
 def is_locked(descriptor: int) -> bool:
     """Whether someone else holds the lock on byte 0; also works for a file open for reading only."""
     if descriptor >= remote.FIRST_DESCRIPTOR:

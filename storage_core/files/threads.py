@@ -12,7 +12,7 @@ from typing import TypeVar
 Item = TypeVar("Item")
 
 
-def one_behind(items: Iterator[Item], use: Callable[[Item], None]) -> None:
+def overlapped(items: Iterator[Item], use: Callable[[Item], None]) -> None:
     """Uses each item, in order, in a thread while the next one is made; item n + 2 is not made before n is used.
 
     An error in `use` for item n is raised before item n + 2 is made.

@@ -72,7 +72,7 @@ class Changes:
 
     def overwrite(self, path: str, position: int, data: bytes | memoryview) -> None:
         """Overwrites bytes of a file; the old ones are kept in memory. On the disk when this returns."""
-        self._keep_times(path)
+        self._save_times(path)
         descriptor = system.open_write(path)
         try:
             old = system.pread(descriptor, len(data), position)
@@ -84,36 +84,36 @@ class Changes:
 
     def reserve(self, path: str, position: int, size: int) -> None:
         """Makes sure that bytes of a file can be written; OSError ENOSPC if the disk is full."""
-        self._keep_times(path)
+        self._save_times(path)
         descriptor = system.open_write(path)
         try:
             system.reserve(descriptor, position, size)
         finally:
             system.close(descriptor)
 
-    def zero(self, path: str, start: int, stop: int, kept: str) -> int:
-        """Zeroes the bytes [start, stop) of a file after copying them to the new file `kept`.
+    def zero(self, path: str, start: int, stop: int, backup: str) -> int:
+        """Zeroes the bytes [start, stop) of a file after copying them to the new file `backup`.
 
-        Position p of `kept` holds byte start + p. Returns the number of bytes that may have been nonzero; if there
-        are none, `kept` is not created.
+        Position p of `backup` holds byte start + p. Returns the number of bytes that may have been nonzero; if there
+        are none, `backup` is not created.
         """
-        self._keep_times(path)
+        self._save_times(path)
         descriptor = system.open_write(path)
         try:
             spans = [s for s in system.data_spans(descriptor, start, stop) if _any_set(descriptor, s)]
             if not spans:
                 return 0
-            self.folder(os.path.dirname(kept))
-            self.create(kept)
-            copy_parts(descriptor, kept, [(a, a - start, b - a) for a, b in spans])
-            system.sync_folder(os.path.dirname(kept))
-            self._undo.append(lambda: _copy_back(kept, path, [(a - start, a, b - a) for a, b in spans]))
+            self.folder(os.path.dirname(backup))
+            self.create(backup)
+            copy_parts(descriptor, backup, [(a, a - start, b - a) for a, b in spans])
+            system.sync_folder(os.path.dirname(backup))
+            self._undo.append(lambda: _copy_back(backup, path, [(a - start, a, b - a) for a, b in spans]))
             _zero(descriptor, spans)
         finally:
             system.close(descriptor)
         return sum(b - a for a, b in spans)
 
-    def _keep_times(self, path: str) -> None:
+    def _save_times(self, path: str) -> None:
         times = system.stat(path).stamp.mtime_ns
         self._undo.append(lambda: system.set_times(path, times, times))
 

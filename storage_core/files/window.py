@@ -26,7 +26,7 @@ class Window:
         self.bytes_read = 0
 
     @property
-    def looks_ahead(self) -> bool:
+    def announces_reads(self) -> bool:
         """Whether it helps to announce reads: each request costs time, and many may be under way."""
         return bool(self.chain.files) and not system.is_local(self.chain.files[0].path)
 
@@ -43,7 +43,7 @@ class Window:
         """Reads small spans at addresses concurrently, so that they are at hand when they are loaded one by one; does
         nothing on a local disk.
         """
-        if not self.looks_ahead:
+        if not self.announces_reads:
             return
         wanted = []
         for start in starts.tolist():

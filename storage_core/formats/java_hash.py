@@ -37,8 +37,8 @@ def java_hashes(texts: pa.StringArray, before: npt.NDArray[np.int32] | int = 0) 
     not rows.
     """
     if (loops := _loops.after(len(texts) * GUESSED_SIZE)) is not None:
-        stands_before = np.ascontiguousarray(np.broadcast_to(np.asarray(before, np.int32), len(texts)))
-        hashes: npt.NDArray[np.int32] | None = loops.hashes_of_ascii(data_of(texts), offsets_of(texts), stands_before)
+        hashed_before = np.ascontiguousarray(np.broadcast_to(np.asarray(before, np.int32), len(texts)))
+        hashes: npt.NDArray[np.int32] | None = loops.hashes_of_ascii(data_of(texts), offsets_of(texts), hashed_before)
         if hashes is not None:
             return hashes
     units, starts, stops = _code_units(texts)

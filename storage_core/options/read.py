@@ -97,7 +97,7 @@ SPARKS_OWN = frozenset({"paths", "location", "provider", "owner"})
 # Options of Spark's Kafka source that say how to talk to a Kafka broker, or that it ignores in a batch.
 _KAFKA_ONLY = {"kafkaconsumer.polltimeoutms", "fetchoffset.numretries", "fetchoffset.retryintervalms", "groupidprefix"}
 _BY_NAME = by_name(READ_OPTIONS)
-_SPOKEN = {ROCKETMQ: "RocketMQ", RABBITMQ: "RabbitMQ"}
+_PRODUCT_NAMES = {ROCKETMQ: "RocketMQ", RABBITMQ: "RabbitMQ"}
 _SELECTIONS = ("topic", "topicPattern", "assign")
 
 
@@ -164,7 +164,7 @@ def check_engine(options: Sequence[tuple[str, str, str]], engine: str, path: str
     """Raises OptionError for the first of `options` (engine, name, text) that the stores of `engine` do not support."""
     for wanted, name, text in options:
         if wanted != engine:
-            belongs, here = _SPOKEN[wanted], _SPOKEN[engine]
+            belongs, here = _PRODUCT_NAMES[wanted], _PRODUCT_NAMES[engine]
             raise OptionError(name, text, f"belongs to {belongs} stores, and {path} is a {here} store; leave it out")
 
 

@@ -106,8 +106,8 @@ def message_schema(request: ScanRequest, own: Sequence[str] = ()) -> pa.Schema:
     names = [*NATIVE.names, *own]
     names += [ACKED.name] if request.include_acked else []
     names += [CORRUPTION.name] if request.mode is Mode.PERMISSIVE else []
-    asked = sorted(columns_of(map(condition, request.predicates)))
-    for option, wanted in (("columns", request.columns or ()), ("filters", asked)):
+    filtered = sorted(columns_of(map(condition, request.predicates)))
+    for option, wanted in (("columns", request.columns or ()), ("filters", filtered)):
         for name in wanted:
             if name not in names and name not in ADDITIONAL.names:
                 raise OptionError(option, name, f"there is no such column; {choices(name, names, 'columns', 40)}")

@@ -30,7 +30,7 @@ from storage_core.rabbitmq.repair.copying import copy_store
 from storage_core.rabbitmq.repair.repairing import Repair, planned
 from storage_core.rabbitmq.stream.snapshot import VhostFacts
 from storage_core.rabbitmq.stream.tail import VhostTail
-from storage_core.rabbitmq.verify.verification import findings, seen_at_a_glance
+from storage_core.rabbitmq.verify.verification import findings, quick_findings
 from storage_core.rabbitmq.write.job import VhostWriteJob, begin, finish_unfinished
 from storage_core.rabbitmq.write.options import WriteOptions
 from storage_core.rabbitmq.write.store_facts import facts_of
@@ -57,13 +57,13 @@ class VhostStore(FollowedStore):
 
     def __init__(self, path: str, options: Mapping[str, Any] | None = None) -> None:
         self.path = path.rstrip("/") or "/"
-        self._recovery, self._asked_vhost, self.settings = _parsed(options or {})
+        self._recovery, self._vhost_option, self.settings = _parsed(options or {})
         self._closed = False
-        self._look()
+        self._read_identity()
 
-    def _look(self) -> None:
+    def _read_identity(self) -> None:
         """Reads vhost name and segment entry count from the directory, or for a new store from the options."""
-        vhost = self._asked_vhost
+        vhost = self._vhost_option
         if self._is_new():
             self.segment_entry_count = self.settings.queue_index_segment_entry_count
             self.vhost = vhost or "/"
@@ -125,7 +125,7 @@ class VhostStore(FollowedStore):
             running=is_running(self.path),
             clean=clean,
             unfinished_write=pending_intent(self.path) is not None,
-            repairable=next(seen_at_a_glance(snapshot), None) is not None,
+            repairable=next(quick_findings(snapshot), None) is not None,
         )
 
     def view_schema(self, name: str) -> pa.Schema:
@@ -185,7 +185,7 @@ class VhostStore(FollowedStore):
         self._check_open()
         if pending_intent(self.path) is not None:
             finish_unfinished(self.path, WriteOptions.parsed(options, {}).lock_timeout_s)
-            self._look()
+            self._read_identity()
         snapshot = None if self._is_new() else self.snapshot()
         parsed = WriteOptions.parsed(options, {} if snapshot is None else declared.priorities(snapshot))
         if snapshot is not None:

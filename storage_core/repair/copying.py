@@ -19,7 +19,7 @@ from storage_core.progress import report
 CHUNK_SIZE = 8 << 20
 NOTE = "repair-copy.json"
 WORK = "copying"
-STAYS = ("lock", "cut", NOTE, COPY_NOTE, COPYING, MANIFEST)
+NOT_COPIED = ("lock", "cut", NOTE, COPY_NOTE, COPYING, MANIFEST)
 """The parts of `.mqstore` that are not copied."""
 
 Copies = Iterator[tuple[str, str]]
@@ -54,12 +54,12 @@ def is_copied(root: str, target: str) -> bool:
     own, other = (system.real_path(path) for path in (root, target))
     if own == other or other.startswith(own + os.sep) or own.startswith(other + os.sep):
         raise MqStoreError(f"{target} is the store itself, or one is inside the other; repair to another directory")
-    if noted is None and not _is_hardly_begun(target):
+    if noted is None and not _is_almost_empty(target):
         raise MqStoreError(f"{target} is not empty; repair to a new directory")
     return noted is not None and bool(noted["source"] == own and noted["whole"])
 
 
-def _is_hardly_begun(target: str) -> bool:
+def _is_almost_empty(target: str) -> bool:
     """Whether the target is empty, or has only what a copy leaves that was interrupted before its note was complete."""
     return set(names_in(target)) <= {FOLDER} and set(names_in(JobFolder(target).folder)) <= {NOTE + ".tmp"}
 
@@ -85,7 +85,7 @@ def own_parts(root: str) -> Copies:
     nor bytes that were cut earlier.
     """
     for name in names_in(JobFolder(root).folder):
-        if name not in STAYS:
+        if name not in NOT_COPIED:
             yield os.path.join(root, FOLDER, name), os.path.join(FOLDER, name)
 
 
@@ -95,14 +95,14 @@ def _drop(path: str) -> None:
 
 def _copy_all(files: list[tuple[str, str]]) -> None:
     sizes = [system.stat(source).size for source, _ in files]
-    done, asked = 0, system.will_need(None, [(source, 0, size) for (source, _), size in zip(files, sizes, strict=True)])
+    done, ahead = 0, system.will_need(None, [(source, 0, size) for (source, _), size in zip(files, sizes, strict=True)])
     try:
         for (source, target), size in zip(files, sizes, strict=True):
             _copy(source, target)
             done += size
             report(WORK, done, sum(sizes))
     finally:
-        system.need_no_more(asked)
+        system.need_no_more(ahead)
 
 
 def _sync_folders(path: str) -> None:

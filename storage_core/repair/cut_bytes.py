@@ -41,7 +41,7 @@ class CutBytes:
         times = system.stat(path).stamp.mtime_ns
         descriptor = system.open_write(path)
         try:
-            self._keep(descriptor, path, position, len(data))
+            self._save_bytes(descriptor, path, position, len(data))
             system.pwrite(descriptor, data, position)
             system.fsync(descriptor)
         finally:
@@ -52,7 +52,7 @@ class CutBytes:
         """Replaces the contents of a small file in one step; the whole old file is kept."""
         descriptor = system.open_read(path)
         try:
-            self._keep(descriptor, path, 0, system.stat(path).size)
+            self._save_bytes(descriptor, path, 0, system.stat(path).size)
         finally:
             system.close(descriptor)
         write_whole(path, data)
@@ -68,24 +68,24 @@ class CutBytes:
         descriptor = system.open_write(path)
         try:
             if times.size > size:
-                self._keep(descriptor, path, size, times.size - size)
+                self._save_bytes(descriptor, path, size, times.size - size)
             system.truncate(descriptor, size)
             system.fsync(descriptor)
         finally:
             system.close(descriptor)
         system.set_times(path, times.stamp.mtime_ns, times.stamp.mtime_ns)
 
-    def _keep(self, descriptor: int, path: str, position: int, size: int) -> None:
+    def _save_bytes(self, descriptor: int, path: str, position: int, size: int) -> None:
         """Copies bytes of a file to `<path>.from-<position>`."""
         target = self._free(path, f".from-{position}")
-        kept = system.open_write(target, create=True, exclusive=True)
+        output = system.open_write(target, create=True, exclusive=True)
         try:
             for at in range(0, size, CHUNK_SIZE):
                 data = system.pread(descriptor, min(CHUNK_SIZE, size - at), position + at)
-                system.pwrite(kept, data, at)
-            system.fsync(kept)
+                system.pwrite(output, data, at)
+            system.fsync(output)
         finally:
-            system.close(kept)
+            system.close(output)
         system.sync_folder(os.path.dirname(target))
 
     def _make_folder(self, path: str) -> None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
-LOOK_S = 0.1
+POLL_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def each_done(
 
 
 def _finished(under_way: set[Future[Answer]], heartbeat: Callable[[], None]) -> list[Answer]:
-    done, _ = wait(under_way, LOOK_S, FIRST_COMPLETED)
+    done, _ = wait(under_way, POLL_S, FIRST_COMPLETED)
     under_way -= done
     heartbeat()
     return [future.result() for future in done]

@@ -88,8 +88,8 @@ class Download:
         noted = read_json(self._notes.copy_note)
         inside = set(names_in(self._target)) - {FOLDER}
         if noted is None:
-            hardly_begun = {os.path.basename(name) for name in (self._notes.copy_note + ".tmp", self._notes.lock)}
-            if inside or set(names_in(self._notes.folder)) - hardly_begun:
+            almost_empty = {os.path.basename(name) for name in (self._notes.copy_note + ".tmp", self._notes.lock)}
+            if inside or set(names_in(self._notes.folder)) - almost_empty:
                 raise MqStoreError(f"{self._target} is not empty; copy to a new directory")
         elif noted.get("source") != self._root:
             raise MqStoreError(

@@ -46,9 +46,9 @@ class Upload:
             files, folders = files_of(self._root, self._engine, self._log_paths)
             there = self._listed()
             noted = self._noted(there, files)
-            kept = self._kept(files, there, noted)
-            total, resumed = (sum(file.size for file in some) for some in (files, kept))
-            crcs = self._send(files, {file.name for file in kept}, total)
+            uploaded = self._uploaded(files, there, noted)
+            total, resumed = (sum(file.size for file in some) for some in (files, uploaded))
+            crcs = self._send(files, {file.name for file in uploaded}, total)
             self._check(files)
             sums = {file.name: ManifestFile(file.size, file.modified_ns, crcs[file.name]) for file in files}
             self._finish(Manifest(sums, folders))
@@ -94,7 +94,7 @@ class Upload:
         return noted
 
     @staticmethod
-    def _kept(files: Sequence[StoreFile], there: Mapping[str, Found], noted: Mapping[str, Any]) -> list[StoreFile]:
+    def _uploaded(files: Sequence[StoreFile], there: Mapping[str, Found], noted: Mapping[str, Any]) -> list[StoreFile]:
         """The files that an earlier run uploaded, and that have not changed since it began."""
         return [
             file
@@ -104,12 +104,12 @@ class Upload:
             and there[file.name].size == file.size
         ]
 
-    def _send(self, files: Sequence[StoreFile], kept: set[str], total: int) -> dict[str, tuple[int, ...]]:
+    def _send(self, files: Sequence[StoreFile], uploaded: set[str], total: int) -> dict[str, tuple[int, ...]]:
         """Uploads the files, those with messages before the others. Returns the checksums of all."""
         sums: dict[str, tuple[int, ...]] = {}
 
         def send(file: StoreFile) -> tuple[str, tuple[int, ...]]:
-            return self._send_one(file, kept)
+            return self._send_one(file, uploaded)
 
         try:
             for is_log in (True, False):
@@ -120,7 +120,7 @@ class Upload:
             raise
         return sums
 
-    def _send_one(self, file: StoreFile, kept: set[str]) -> tuple[str, tuple[int, ...]]:
+    def _send_one(self, file: StoreFile, uploaded: set[str]) -> tuple[str, tuple[int, ...]]:
         """Uploads one file, or only reads it if it is already there. Returns its checksums."""
         crcs: list[int] = []
         problem: list[Exception] = []
@@ -136,7 +136,7 @@ class Upload:
                 raise
 
         try:
-            if file.name in kept:
+            if file.name in uploaded:
                 for _ in source():
                     pass
             else:

@@ -113,7 +113,7 @@ def test_the_offsets_file_is_written_as_a_broker_writes_it(tmp_path: Path, name:
     assert encode_offsets({"offsetTable": {}}) == b'{\n\t"offsetTable":{}\n}'
 
 
-def test_a_reset_shows_first_and_writes_when_told(groups: Path, tmp_path: Path) -> None:
+def test_a_reset_shows_first_and_writes_with_apply(groups: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
     shutil.copytree(groups, store)
     before, others = fingerprint(store), committed(store, "everything")

@@ -59,9 +59,9 @@ def test_the_help_fits_a_narrow_terminal() -> None:
 
 
 def test_completion_knows_the_commands() -> None:
-    asked = {**os.environ, "_MQSTORE_COMPLETE": "bash_complete", "COMP_WORDS": "mqstore of", "COMP_CWORD": "1"}
+    environment = {**os.environ, "_MQSTORE_COMPLETE": "bash_complete", "COMP_WORDS": "mqstore of", "COMP_CWORD": "1"}
     command = Path(sys.executable).with_name("mqstore")
-    done = subprocess.run([command], env=asked, capture_output=True, text=True, check=True)
+    done = subprocess.run([command], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[0] == "plain,offsets"
 
 
@@ -239,7 +239,7 @@ def test_find(rocket: Path, rabbit: Path) -> None:
     assert row in lines(run("find", rabbit, row["guid"]))
 
 
-def test_what_recovery_leaves_out_is_said(damaged: Path) -> None:
+def test_what_recovery_leaves_out_is_reported(damaged: Path) -> None:
     for arguments, code in ((["ls"], 0), (["cat"], 0), (["find", "UPPER_155"], 1), (["offsets"], 1)):
         done = run(arguments[0], damaged, *arguments[1:], code=code)
         assert "up to 130136 bytes of the commit log" in done.stderr
@@ -347,7 +347,7 @@ def test_repair_mends_a_copy(tmp_path: Path, damaged: Path) -> None:
     assert fingerprint(damaged) == before
 
 
-def test_repair_in_place_and_what_it_is_not_told(tmp_path: Path, damaged: Path, rabbit: Path) -> None:
+def test_repair_in_place_and_its_missing_switches(tmp_path: Path, damaged: Path, rabbit: Path) -> None:
     own = tmp_path / "own"
     shutil.copytree(damaged, own)
     for switches in ([], ["--in-place", "--dry-run"], ["--to", tmp_path / "x", "--in-place"]):

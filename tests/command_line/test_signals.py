@@ -36,13 +36,13 @@ def test_a_signal_in_a_callback_ends_the_block(number: signal.Signals, capfd: py
 
 
 def test_what_else_cannot_be_passed_on_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[object] = []
-    monkeypatch.setattr("sys.unraisablehook", lambda args: told.append(args.exc_type))
+    reported: list[object] = []
+    monkeypatch.setattr("sys.unraisablehook", lambda args: reported.append(args.exc_type))
     thing = Thing()
-    watched = weakref.ref(thing, lambda _: told[0])
+    watched = weakref.ref(thing, lambda _: reported[0])
     with Signals().raised():
         del thing
-    assert (watched(), told) == (None, [IndexError])
+    assert (watched(), reported) == (None, [IndexError])
 
 
 def test_nothing_comes_after_the_block() -> None:

@@ -32,10 +32,10 @@ def test_messages_are_shown_found_and_exported(streams: Path, tmp_path: Path) ->
 
 
 def test_the_store_at_a_glance(streams: Path, tmp_path: Path) -> None:
-    told = dict(line.split(maxsplit=1) for line in run("info", streams).stdout.splitlines())
-    assert told["engine"] == "RabbitMQ, stream log version 1"
-    assert told["state"] == "a stream's log, which reads the same after a stop and a kill"
-    assert told["messages"].startswith("8 (")
+    fields = dict(line.split(maxsplit=1) for line in run("info", streams).stdout.splitlines())
+    assert fields["engine"] == "RabbitMQ, stream log version 1"
+    assert fields["state"] == "a stream's log, which reads the same after a stop and a kill"
+    assert fields["messages"].startswith("8 (")
     assert words(run("ls", streams))[1][:3] == ["proto", "stream", "8"]
     assert run("verify", streams).stdout == ""
     run("report", streams, "-o", tmp_path / "report.html")

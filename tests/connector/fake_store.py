@@ -80,7 +80,7 @@ class FakeStore(Store):
     counts: dict[tuple[str, int], int]
     engine: str = "rocketmq"
     opened_with: dict[str, Any] = field(default_factory=dict)
-    asked: list[ScanRequest] = field(default_factory=list)
+    requests: list[ScanRequest] = field(default_factory=list)
     notes: tuple[str, ...] = ()
     closed: bool = False
 
@@ -118,7 +118,7 @@ class FakeSnapshot(Snapshot):
         return SCHEMA if request.columns is None else pa.schema([SCHEMA.field(name) for name in request.columns])
 
     def plan(self, request: ScanRequest) -> list[ScanPartition]:
-        self.store.asked.append(request)
+        self.store.requests.append(request)
         chosen = [queue for queue in self.queues() if self._selected(queue, request)]
         total = sum(queue.stop for queue in chosen)
         step = max(1, total // request.min_partitions)

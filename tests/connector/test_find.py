@@ -135,7 +135,7 @@ def test_read_equals_load(spark: SparkSession, directory: str, everything: list[
 def test_read_with_filters(spark: SparkSession, directory: str, everything: list[dict[str, Any]]) -> None:
     row = random.Random(4).choice([row for row in everything if row["keys"] and len(row["keys"]) > 1])
     word, at = row["keys"][1], row["storeTimestamp"]
-    asked: list[tuple[Any, Callable[[dict[str, Any]], bool]]] = [
+    queries: list[tuple[Any, Callable[[dict[str, Any]], bool]]] = [
         ([("keys", "contains", word)], lambda r: word in (r["keys"] or ())),
         ([("key", "=", row["key"]), ("topic", "==", row["topic"])],
          lambda r: (r["key"], r["topic"]) == (row["key"], row["topic"])),
@@ -146,7 +146,7 @@ def test_read_with_filters(spark: SparkSession, directory: str, everything: list
         ([("tags", "!=", None), ("tags", "not in", ["TagA"])], lambda r: r["tags"] not in (None, "TagA")),
         ([("body", "!=", b"x"), ("queueOffset", "<", 2)], lambda r: r["queueOffset"] < 2),
     ]  # fmt: skip
-    for filters, condition in asked:
+    for filters, condition in queries:
         frame = read(spark, directory, filters=filters, mode="DROPMALFORMED")
         assert found(frame) == expected(everything, condition), filters
         assert frame.count() == len(expected(everything, condition))

@@ -20,8 +20,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_one_order_over_topics(spark: SparkSession, directory: str) -> None:
     rows = find_one_order.trace(spark, directory, "order-001178").collect()
-    told = [m for m in archive.truth(NAME) if "order-001178" in m["properties"].get("KEYS", "").split(" ")]
-    assert Counter(row["topic"] for row in rows) == Counter(m["topic"] for m in told)
+    expected = [m for m in archive.truth(NAME) if "order-001178" in m["properties"].get("KEYS", "").split(" ")]
+    assert Counter(row["topic"] for row in rows) == Counter(m["topic"] for m in expected)
     assert len({row["topic"] for row in rows}) > 2
     assert [row["storeTimestamp"] for row in rows] == sorted(row["storeTimestamp"] for row in rows)
 
@@ -34,9 +34,9 @@ def test_duplicates(spark: SparkSession, directory: str) -> None:
 
 def test_dead_letters(spark: SparkSession, directory: str) -> None:
     rows = dead_letters.dead_letters(spark, directory).collect()
-    told = [m for m in archive.truth(NAME) if m["topic"].startswith("%DLQ%")]
+    expected = [m for m in archive.truth(NAME) if m["topic"].startswith("%DLQ%")]
     assert sorted((r["group"], r["from"], r["key"]) for r in rows) == sorted(
-        (m["topic"][5:], m["properties"]["RETRY_TOPIC"], m["properties"]["KEYS"]) for m in told
+        (m["topic"][5:], m["properties"]["RETRY_TOPIC"], m["properties"]["KEYS"]) for m in expected
     )
     assert rows
 
@@ -50,5 +50,5 @@ def test_lag(spark: SparkSession, directory: str) -> None:
     found = {(row["group"], row["topic"]): row["lag"] for row in rows}
     assert expected
     assert {key: found[key] for key in expected} == {key: expected[key] for key in expected}
-    (group, topic), behind = max(expected.items(), key=lambda each: each[1])
-    assert consumer_lag.unread(spark, directory, group, topic).count() == behind
+    (group, topic), lag = max(expected.items(), key=lambda each: each[1])
+    assert consumer_lag.unread(spark, directory, group, topic).count() == lag

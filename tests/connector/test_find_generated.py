@@ -52,10 +52,10 @@ def triple(predicate: Predicate) -> tuple[Any, ...]:
     return predicate.column, predicate.op, value_of(predicate)
 
 
-def filters(asked: tuple[Predicate, ...]) -> list[list[tuple[Any, ...]]]:
+def filters(predicates: tuple[Predicate, ...]) -> list[list[tuple[Any, ...]]]:
     """All predicates as alternatives of triples, with `any of` multiplied out."""
     groups: list[list[tuple[Any, ...]]] = [[]]
-    for predicate in asked:
+    for predicate in predicates:
         each = predicate.value if predicate.op == "any of" else ((predicate,),)
         groups = [[*group, *map(triple, more)] for group in groups for more in each]
     return groups
@@ -97,18 +97,20 @@ def says_the_same_in_sql(predicate: Predicate) -> bool:
 )
 @given(
     seed=st.integers(0, STORES - 1),
-    asked=st.lists(simple() | simple() | alternatives(), min_size=1, max_size=3).map(tuple),
+    predicates=st.lists(simple() | simple() | alternatives(), min_size=1, max_size=3).map(tuple),
 )
-def test_three_ways_leave_what_python_leaves(pushing: SparkSession, seed: int, asked: tuple[Predicate, ...]) -> None:
-    assume(all(map(says_the_same_in_sql, asked)))
+def test_three_ways_leave_what_python_leaves(
+    pushing: SparkSession, seed: int, predicates: tuple[Predicate, ...]
+) -> None:
+    assume(all(map(says_the_same_in_sql, predicates)))
     directory, rows = made(seed)
-    expected = [tuple(row[name] for name in SHOWN) for row in rows if all(holds(each, row) for each in asked)]
+    expected = [tuple(row[name] for name in SHOWN) for row in rows if all(holds(each, row) for each in predicates)]
     source = pushing.read.format("mqstore")
-    condition = reduce(Column.__and__, map(sql, asked))
+    condition = reduce(Column.__and__, map(sql, predicates))
     frames = [
         source.load(str(directory)).where(condition),
         source.option("pushdown", "true").load(str(directory)).where(condition),
-        read(pushing, str(directory), filters=filters(asked)),
+        read(pushing, str(directory), filters=filters(predicates)),
     ]
     ways = [frame.select(F.lit(number).alias("way"), *SHOWN) for number, frame in enumerate(frames)]
     # One job for all three costs a third of three jobs.

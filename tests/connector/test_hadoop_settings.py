@@ -8,12 +8,12 @@ from connector.hadoop_settings import from_settings
 
 
 def test_endpoint_keys_and_style_are_taken_over() -> None:
-    said = {
+    settings = {
         "fs.s3a.endpoint": "minio:9000", "fs.s3a.connection.ssl.enabled": "false", "fs.s3a.access.key": "a",
         "fs.s3a.secret.key": "b", "fs.s3a.session.token": "c", "fs.s3a.endpoint.region": "eu-west-1",
         "fs.s3a.path.style.access": "true",
     }  # fmt: skip
-    assert from_settings(said.get) == {
+    assert from_settings(settings.get) == {
         "storage.endpoint": "http://minio:9000", "storage.accessKey": "a", "storage.secretKey": "b",
         "storage.sessionToken": "c", "storage.region": "eu-west-1", "storage.pathStyle": "true",
     }  # fmt: skip

@@ -61,7 +61,7 @@ def test_the_request_says_what_the_options_say(stores) -> None:
         recovery="none",
         commitLogPath="/log",
     )
-    (request,) = store.asked
+    (request,) = store.requests
     assert request.columns == ("topic", "body")
     assert request.topics == ("orders",)
     assert request.start == OffsetBound(EARLIEST, {("orders", 0): 1})
@@ -117,8 +117,8 @@ def test_each_store_is_asked_for_the_topics_it_has(stores) -> None:
         FakeStore("/d/c", {("z", 0): 1}),
     )
     assert rows(planned("/d", topic="x,y")).num_rows == 3
-    assert [store.asked[0].topics for store in (a, b)] == [("x",), ("x", "y")]
-    assert c.asked == []
+    assert [store.requests[0].topics for store in (a, b)] == [("x",), ("x", "y")]
+    assert c.requests == []
     with pytest.raises(OptionError) as caught:
         planned("/d", topic="x,yy")
     assert str(caught.value) == (
@@ -129,9 +129,9 @@ def test_each_store_is_asked_for_the_topics_it_has(stores) -> None:
 def test_assignments_and_offsets_of_several_stores(stores) -> None:
     a, b = stores(FakeStore("/d/a", {("x", 0): 5}), FakeStore("/d/b", {("x", 0): 5}))
     planned("/d", assign='{"b": {"x": [0]}}', startingOffsets='{"b": {"x": {"0": 2}}}')
-    assert a.asked == []
-    assert b.asked[0].assign == (("x", 0),)
-    assert b.asked[0].start.offsets == {("x", 0): 2}
+    assert a.requests == []
+    assert b.requests[0].assign == (("x", 0),)
+    assert b.requests[0].start.offsets == {("x", 0): 2}
 
 
 def test_a_pattern_selects(stores) -> None:
@@ -185,7 +185,7 @@ def test_one_commit_log_path_for_several_stores(stores) -> None:
         planned("/d", commitLogPath="/log")
 
 
-def test_warnings_are_said_once_with_their_store(stores, capsys) -> None:
+def test_warnings_are_reported_once_with_their_store(stores, capsys) -> None:
     stores(FakeStore("/d/a", {("x", 0): 1}, notes=("7 bytes are cut",)), FakeStore("/d/b", {("y", 0): 1}))
     planned("/d", minPartitions="2")
     assert capsys.readouterr().err == "mqstore: a: 7 bytes are cut\n"
@@ -249,7 +249,7 @@ def test_the_kafka_layout_reads_native_columns(stores) -> None:
          "headers": [{"key": "a", "value": "ä".encode()}]},
     ]  # fmt: skip
     assert rows(planned("/d/a", ("timestampType",), layout="kafka")).to_pydict() == {"timestampType": [1] * 4}
-    assert store.asked[-1].columns == ("queueOffset",)
+    assert store.requests[-1].columns == ("queueOffset",)
 
 
 @pytest.mark.parametrize(

@@ -246,8 +246,8 @@ def test_a_node_that_runs_is_not_written_to(spark, node: Path) -> None:
 )  # fmt: skip
 def test_a_wrong_option_of_a_write(spark, store: Path, options: dict[str, str], text: str) -> None:
     before = fingerprint(store)
-    said = failure(lambda: save(some(spark), store, **options))
-    assert said == "OptionError: " + text.replace("{}", str(store))
+    message = failure(lambda: save(some(spark), store, **options))
+    assert message == "OptionError: " + text.replace("{}", str(store))
     assert fingerprint(store) == before
 
 
@@ -272,8 +272,10 @@ def test_columns_of_a_wrong_type(spark, store: Path) -> None:
     }  # fmt: skip
     for columns, text in cases.items():
         frame = spark.range(3).selectExpr(*columns.split(", "))
-        said = failure(lambda: save(frame, store, queue="a.small"))  # noqa: B023
-        assert said == text or (text is None and said.startswith("ColumnError: column 'queu': there is no such column"))
+        message = failure(lambda: save(frame, store, queue="a.small"))  # noqa: B023
+        assert message == text or (
+            text is None and message.startswith("ColumnError: column 'queu': there is no such column")
+        )
     files = {name: seen for name, seen in fingerprint(store).items() if not name.startswith(".mqstore") and name != "."}
     assert files == {name: seen for name, seen in before.items() if name != "."}
 

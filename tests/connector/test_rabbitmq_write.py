@@ -48,7 +48,7 @@ def test_rows_of_several_tasks_in_a_new_store_and_again(spark, load, tmp_path: P
     assert len(list(path.glob("msg_store_persistent/*.rdq"))) > 3
 
 
-def test_a_vhost_of_its_own_with_definitions_beside_it(spark, load, tmp_path: Path) -> None:
+def test_a_vhost_of_its_own_with_definitions_next_to_it(spark, load, tmp_path: Path) -> None:
     path = tmp_path / "vhosts" / "shop"
     frame = spark.range(20).selectExpr("concat('m', id) as value", "cast(id % 4 as int) as priority")
     arguments = '{"x-max-priority": 2, "x-queue-mode": "lazy"}'

@@ -181,7 +181,7 @@ def test_queues_without_a_commit_log_name_the_option(load, tmp_path: Path, golde
     assert "commitLogPath" in failure(lambda: load(str(tmp_path / "store")).count())
 
 
-def test_a_damaged_message_says_where_it_lies(load, golden) -> None:
+def test_a_damaged_message_says_where_it_is(load, golden) -> None:
     directory = golden(FLIPPED)
     assert failure(lambda: load(directory).collect()).startswith(
         f"CorruptionError: {directory}/commitlog/00000000000000016384 at {17320 - 16384}: "

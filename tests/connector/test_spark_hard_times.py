@@ -18,7 +18,7 @@ CAN_MOUNT = subprocess.run([*MOUNTS, "true"], capture_output=True, check=False).
 
 
 @pytest.fixture(scope="module")
-def told(java: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def results(java: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The driver's result of each check."""
     folder, disk = tmp_path_factory.mktemp("driver"), tmp_path_factory.mktemp("small-disk")
     words = [sys.executable, "-m", "tests.connector.hard_driver", str(folder), str(disk)]
@@ -30,7 +30,7 @@ def told(java: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_hard_times(name: str, told: dict[str, str]) -> None:
+def test_hard_times(name: str, results: dict[str, str]) -> None:
     if "disk_that_fills" in name and not CAN_MOUNT:
         pytest.skip("nobody may mount a small disk here; test_commit.py has the full disk by injected errors")
-    assert told.get(name) == "ok"
+    assert results.get(name) == "ok"

@@ -75,15 +75,15 @@ def test_the_last_messages_of_each_queue(load, shop: str) -> None:
     assert load(shop, topic="%DLQ%mailer", startingOffsets="last:100").count() == 16
 
 
-def test_where_a_consumer_group_stands(load, shop: str) -> None:
+def test_where_a_consumer_group_is(load, shop: str) -> None:
     lag = next(line for line in archive.queries("shop-4.9.3") if line["kind"] == "lag" and line["group"] == "shipping")
-    behind = {
+    expected = {
         (queue["topic"], queue["queueId"]): (queue["consumerOffset"], queue["brokerOffset"] - 1)
         for queue in lag["queues"]
     }
-    assert offsets(load(shop, topic="payments", startingOffsets="group:shipping")) == behind
+    assert offsets(load(shop, topic="payments", startingOffsets="group:shipping")) == expected
     done = offsets(load(shop, topic="payments", endingOffsets="group:shipping"))
-    assert done == {queue: (0, first - 1) for queue, (first, _) in behind.items()}
+    assert done == {queue: (0, first - 1) for queue, (first, _) in expected.items()}
     assert load(shop, topic="orders", startingOffsets="group:shipping").count() == 0, "no offset in this topic"
 
 

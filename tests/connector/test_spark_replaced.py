@@ -10,7 +10,7 @@ from tests.support.replaced_stores import REPLACED, crashed_store
 
 
 @pytest.mark.parametrize("how", REPLACED)
-def test_a_replaced_store_is_read_anew(load, tmp_path: Path, how: str) -> None:
+def test_a_replaced_store_is_read_again(load, tmp_path: Path, how: str) -> None:
     store, other = (
         crashed_store(tmp_path / name, size, count) for name, size, count in [("a", 90, 300), ("b", 131, 500)]
     )

@@ -146,9 +146,9 @@ def test_a_checkpoint_of_another_version_and_a_topic_that_is_gone(spark, root: P
 def test_several_stores_and_update_are_refused(spark, root: Path, tmp_path: Path) -> None:
     append(tmp_path / "second", 1, 0)
     running = Running(spark, tmp_path, tmp_path / "checkpoint")
-    said = failure(lambda: running.run({"availableNow": True}))
-    assert said.startswith("OptionError: option 'path' = ")
-    assert said.endswith("holds 2 stores, and a stream reads one store; name one of them")
+    message = failure(lambda: running.run({"availableNow": True}))
+    assert message.startswith("OptionError: option 'path' = ")
+    assert message.endswith("holds 2 stores, and a stream reads one store; name one of them")
     source = spark.readStream.format("mqstore").load(str(root)).select("topic", "body")
     writer = source.writeStream.format("mqstore").outputMode("update").option("checkpointLocation", str(tmp_path / "c"))
     with pytest.raises(StreamingQueryException, match="does not support Update mode"):

@@ -55,9 +55,9 @@ def test_topics(load, shop: str) -> None:
 
 def test_consumer_offsets(load, shop: str) -> None:
     found = {(row["group"], row["topic"], row["queueId"]): row for row in rows(load(shop, view="offsets"))}
-    asked = [line for line in archive.queries("shop-4.9.3") if line["kind"] == "lag"]
-    assert asked
-    for line in asked:
+    queries = [line for line in archive.queries("shop-4.9.3") if line["kind"] == "lag"]
+    assert queries
+    for line in queries:
         for queue in line["queues"]:
             row = found.get((line["group"], queue["topic"], queue["queueId"]))
             if row is None:

@@ -48,7 +48,7 @@ def test_queries_that_stop_early_print_no_traceback(shop: str) -> None:
     assert "BrokenPipe" not in done.stderr
 
 
-def _told(error: OSError | ValueError, capsys: pytest.CaptureFixture[str]) -> str:
+def _printed(error: OSError | ValueError, capsys: pytest.CaptureFixture[str]) -> str:
     try:
         raise error
     except (OSError, ValueError):
@@ -57,10 +57,10 @@ def _told(error: OSError | ValueError, capsys: pytest.CaptureFixture[str]) -> st
 
 
 def test_only_a_closed_connection_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
-    assert _told(BrokenPipeError(32, "Broken pipe"), capsys) == ""
-    assert _told(ConnectionResetError(104, "reset"), capsys) == ""
-    assert "ValueError: a bug" in _told(ValueError("a bug"), capsys)
-    assert "No space left" in _told(OSError(28, "No space left"), capsys)
+    assert _printed(BrokenPipeError(32, "Broken pipe"), capsys) == ""
+    assert _printed(ConnectionResetError(104, "reset"), capsys) == ""
+    assert "ValueError: a bug" in _printed(ValueError("a bug"), capsys)
+    assert "No space left" in _printed(OSError(28, "No space left"), capsys)
 
 
 @pytest.fixture

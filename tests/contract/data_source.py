@@ -25,9 +25,9 @@ def source(path: Path | str, **options: str) -> MqStoreDataSource:
 
 def planned(path: Path | str, **options: str) -> tuple[DataSourceReader, list[InputPartition], pa.Schema]:
     """The reader, its partitions and the schema of the rows."""
-    asked = sent(source(path, **options))
-    schema = asked.schema()
-    reader = sent(asked).reader(schema)
+    received = sent(source(path, **options))
+    schema = received.schema()
+    reader = sent(received).reader(schema)
     return reader, list(reader.partitions()), to_arrow_schema(schema, timezone="UTC")
 
 

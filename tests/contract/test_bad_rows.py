@@ -12,7 +12,7 @@ from storage_core import open_store
 from storage_core.errors import ColumnError, MqStoreError, OptionError, RowError
 from tests.contract.engine import Engine
 from tests.contract.messages import NEW
-from tests.contract.writing import begun, contents
+from tests.contract.writing import begin_job, contents
 
 
 def refused(engine: Engine, root: Path, table: pa.Table, kind: type[MqStoreError], **options: Any) -> MqStoreError:
@@ -135,7 +135,7 @@ def test_rows_are_counted_through_all_batches_of_a_task(engine: Engine, own: Pat
     values = table["body"].to_pylist()
     values[23] = None
     table = with_column(table, "body", pa.array(values, pa.binary()))
-    job = begun(engine, own)
+    job = begin_job(engine, own)
     with pytest.raises(RowError) as caught:
         job.stage(iter(table.to_batches(max_chunksize=5)), 3)
     assert caught.value.row == 23
@@ -146,7 +146,7 @@ def test_nothing_of_a_refused_task_stays(engine: Engine, own: Path) -> None:
     """The other tasks of its job remain."""
     table = engine.table(NEW)
     bad = with_column(table, "body", pa.nulls(len(NEW), pa.binary()))
-    job = begun(engine, own)
+    job = begin_job(engine, own)
     part = job.stage(iter(table.to_batches()), 0)
     before = contents(own)
     with pytest.raises(RowError):

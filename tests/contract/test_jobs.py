@@ -17,7 +17,7 @@ from storage_core.job import is_orphan
 from storage_core.store import Definitions, ScanRequest
 from tests.contract.engine import Engine, Message, Seen, read
 from tests.contract.messages import COUNTS, NEW, numbered
-from tests.contract.writing import BODIES, begun, bodies, contents, staged, written
+from tests.contract.writing import BODIES, begin_job, bodies, contents, staged, written
 
 # -- append
 
@@ -30,7 +30,7 @@ def test_append_makes_a_store_and_says_how_many(engine: Engine, tmp_path: Path) 
         assert list(opened.snapshot().warnings()) == []
 
 
-def test_append_adds_behind_what_is_there(engine: Engine, own: Path, messages: list[Message]) -> None:
+def test_append_adds_after_what_is_there(engine: Engine, own: Path, messages: list[Message]) -> None:
     before = sorted(engine.rows(own))
     with open_store(str(own)) as opened:
         assert opened.append(engine.table(NEW)) == len(NEW)
@@ -116,7 +116,7 @@ def test_a_refused_first_job_leaves_no_directory(engine: Engine, tmp_path: Path)
 
 
 def test_tasks_follow_each_other_by_partition(engine: Engine, own: Path, messages: list[Message]) -> None:
-    job = begun(engine, own)
+    job = begin_job(engine, own)
     parts = [staged(engine, job, NEW[number * 10 : number * 10 + 10], number) for number in (2, 0, 1)]
     assert job.commit(parts) == len(NEW)
     for queue in ("alpha", "beta", "omega"):
@@ -124,7 +124,7 @@ def test_tasks_follow_each_other_by_partition(engine: Engine, own: Path, message
 
 
 def test_tasks_without_rows_count_as_none(engine: Engine, own: Path) -> None:
-    job = begun(engine, own)
+    job = begin_job(engine, own)
     parts = [staged(engine, job, [], 0), staged(engine, job, NEW, 1), staged(engine, job, [], 2)]
     assert [part.rows for part in parts] == [0, len(NEW), 0]
     assert job.commit(parts) == len(NEW)
@@ -132,7 +132,7 @@ def test_tasks_without_rows_count_as_none(engine: Engine, own: Path) -> None:
 
 
 def test_an_attempt_that_nobody_takes_leaves_nothing(engine: Engine, own: Path) -> None:
-    job = begun(engine, own)
+    job = begin_job(engine, own)
     part = staged(engine, job, NEW, 0)
     staged(engine, job, NEW[:7], 0, attempt=1, task=5)
     staged(engine, job, NEW[:3], 4, attempt=0, task=6)
@@ -142,7 +142,7 @@ def test_an_attempt_that_nobody_takes_leaves_nothing(engine: Engine, own: Path) 
 
 
 def test_what_is_staged_is_not_there_yet(engine: Engine, own: Path, everything: list[Seen]) -> None:
-    job = begun(engine, own)
+    job = begin_job(engine, own)
     part = staged(engine, job, NEW)
     assert sorted(engine.rows(own)) == everything
     with open_store(str(own)) as opened:
@@ -152,7 +152,7 @@ def test_what_is_staged_is_not_there_yet(engine: Engine, own: Path, everything: 
 
 
 def test_another_process_may_commit(engine: Engine, own: Path) -> None:
-    job = begun(engine, own)
+    job = begin_job(engine, own)
     parts = [staged(engine, job, NEW)]
     assert pickle.loads(pickle.dumps(job)).commit(parts) == len(NEW)
 
@@ -160,7 +160,7 @@ def test_another_process_may_commit(engine: Engine, own: Path) -> None:
 def test_an_aborted_job_leaves_nothing(engine: Engine, own: Path) -> None:
     before = contents(own)
     for stage in (False, True):
-        job = begun(engine, own)
+        job = begin_job(engine, own)
         if stage:
             staged(engine, job, NEW)
         for _ in range(2):
@@ -179,7 +179,7 @@ def test_an_aborted_job_of_a_new_store_leaves_none(engine: Engine, tmp_path: Pat
 
 
 def test_an_abort_undoes_no_commit(engine: Engine, own: Path) -> None:
-    job = begun(engine, own)
+    job = begin_job(engine, own)
     job.commit([staged(engine, job, NEW)])
     before = contents(own)
     job.abort()
@@ -187,7 +187,7 @@ def test_an_abort_undoes_no_commit(engine: Engine, own: Path) -> None:
 
 
 def test_a_job_is_committed_once(engine: Engine, own: Path) -> None:
-    job = begun(engine, own)
+    job = begin_job(engine, own)
     parts = [staged(engine, job, NEW)]
     job.commit(parts)
     before = contents(own)
@@ -198,7 +198,7 @@ def test_a_job_is_committed_once(engine: Engine, own: Path) -> None:
 
 def test_a_task_after_the_abort_is_one_line_and_leaves_nothing(engine: Engine, own: Path) -> None:
     before = contents(own)
-    job = begun(engine, own)
+    job = begin_job(engine, own)
     job.abort()
     with pytest.raises(MqStoreError) as caught:
         staged(engine, job, NEW)
@@ -211,7 +211,7 @@ def test_a_staged_file_that_is_not_what_its_task_wrote_refuses_the_job(
     engine: Engine, own: Path, harm: str, everything: list[Seen]
 ) -> None:
     before = contents(own)
-    job = begun(engine, own)
+    job = begin_job(engine, own)
     part = staged(engine, job, NEW)
     largest = max(part.files, key=lambda file: file.size)
     (path,) = (own / ".mqstore" / "staging").rglob(largest.name)
@@ -224,7 +224,7 @@ def test_a_staged_file_that_is_not_what_its_task_wrote_refuses_the_job(
 
 
 def test_warnings_are_lines(engine: Engine, own: Path) -> None:
-    job = begun(engine, own)
+    job = begin_job(engine, own)
     job.commit([staged(engine, job, NEW)])
     assert list(job.warnings) == []
 
@@ -233,7 +233,7 @@ def test_warnings_are_lines(engine: Engine, own: Path) -> None:
 
 
 def test_two_jobs_at_once_are_both_there(engine: Engine, own: Path, messages: list[Message]) -> None:
-    first, second = begun(engine, own), begun(engine, own)
+    first, second = begin_job(engine, own), begin_job(engine, own)
     parts = [staged(engine, job, part) for job, part in ((first, NEW[:15]), (second, NEW[15:]))]
     assert second.commit(parts[1:]) == len(NEW) - 15
     assert first.commit(parts[:1]) == 15
@@ -244,7 +244,7 @@ def test_two_jobs_at_once_are_both_there(engine: Engine, own: Path, messages: li
 
 
 def test_a_second_writer_waits_and_gives_up_in_one_line(engine: Engine, own: Path) -> None:
-    job = begun(engine, own, lockTimeout="50ms")
+    job = begin_job(engine, own, lockTimeout="50ms")
     before = contents(own)
     parts = [staged(engine, job, NEW)]
     with (
@@ -257,7 +257,7 @@ def test_a_second_writer_waits_and_gives_up_in_one_line(engine: Engine, own: Pat
     assert {name for name in contents(own) if "staging" not in name} == {
         name for name in before if "staging" not in name
     }
-    job = begun(engine, own, lockTimeout="50ms")
+    job = begin_job(engine, own, lockTimeout="50ms")
     assert job.commit([staged(engine, job, NEW)]) == len(NEW)
 
 
@@ -296,7 +296,7 @@ def test_the_next_job_sweeps_what_a_dead_writer_staged(
     engine: Engine, own: Path, dead: Callable[[], None], everything: list[Seen]
 ) -> None:
     before = contents(own)
-    job = begun(engine, own)
+    job = begin_job(engine, own)
     staged(engine, job, NEW)
     dead()
     assert sorted(engine.rows(own)) == everything, "a reader sees nothing of it"
@@ -308,7 +308,7 @@ def test_the_next_job_sweeps_what_a_dead_writer_staged(
 
 
 def test_the_next_job_spares_what_a_living_writer_staged(engine: Engine, own: Path) -> None:
-    job = begun(engine, own)
+    job = begin_job(engine, own)
     part = staged(engine, job, NEW)
     with open_store(str(own)) as opened:
         assert opened.append(engine.table(NEW[:1])) == 1

@@ -129,8 +129,8 @@ def test_an_offset_after_the_end_names_the_range_and_the_option(engine: Engine, 
     fields = {"start": starting(alpha=41)} if option == "startingOffsets" else {"stop": ending(alpha=41)}
     with pytest.raises(OffsetOutOfRangeError) as caught:
         engine.rows(store, **fields)
-    for said in ("OffsetOutOfRangeError: ", "alpha", option, "41", "40", "failOnDataLoss=false"):
-        assert said in str(caught.value), said
+    for text in ("OffsetOutOfRangeError: ", "alpha", option, "41", "40", "failOnDataLoss=false"):
+        assert text in str(caught.value), text
     assert "\n" not in str(caught.value)
 
 

@@ -140,7 +140,7 @@ def test_the_writer_itself_sees_what_it_wrote(engine: Engine, own: Path) -> None
 
 def test_the_store_column_is_the_stores_name_or_the_one_asked_for(engine: Engine, store: Path) -> None:
     with open_store(str(store)) as opened:
-        for asked, name in ((None, "store"), ("a/b", "a/b")):
-            request = ScanRequest(columns=("store", "body"), store_name=asked)
+        for requested, name in ((None, "store"), ("a/b", "a/b")):
+            request = ScanRequest(columns=("store", "body"), store_name=requested)
             table = pa.Table.from_batches(read(opened.snapshot().plan(request)))
             assert set(table["store"].to_pylist()) == {name}

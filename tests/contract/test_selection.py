@@ -110,8 +110,8 @@ def test_only_permissive_rows_have_a_corruption(engine: Engine, store: Path) -> 
         assert snapshot.schema(ScanRequest(mode=Mode.PERMISSIVE)).names == [*native, "corruption"]
         with pytest.raises(OptionError, match="corruption"):
             snapshot.schema(ScanRequest(columns=("corruption",)))
-    told = pa.Table.from_batches(plan(store, ScanRequest(columns=("corruption",), mode=Mode.PERMISSIVE)))
-    assert told["corruption"].null_count == len(told) == 64
+    table = pa.Table.from_batches(plan(store, ScanRequest(columns=("corruption",), mode=Mode.PERMISSIVE)))
+    assert table["corruption"].null_count == len(table) == 64
 
 
 # -- options that one engine supports and the other rejects
@@ -121,17 +121,17 @@ def kept_or_refused(engine: Engine, root: Path, option: str, **fields: Any) -> l
     """The rows; None if the engine rejects the option, by name."""
     if option not in engine.refuses:
         return sorted(engine.rows(root, **fields))
-    asked = "startingOffsets" if option == "group" else option
+    option_name = "startingOffsets" if option == "group" else option
     with pytest.raises(OptionError) as caught:
         engine.rows(root, **fields)
-    assert caught.value.name == asked
+    assert caught.value.name == option_name
     assert "\n" not in str(caught.value)
     return None
 
 
 def test_a_key_finds_its_messages(engine: Engine, store: Path, of_queue: Callable[[str], list[Seen]]) -> None:
-    asked = {"alpha": of_queue("alpha"), "nowhere": [], "": []}
-    for key, expected in asked.items():
+    expected_by_key = {"alpha": of_queue("alpha"), "nowhere": [], "": []}
+    for key, expected in expected_by_key.items():
         assert kept_or_refused(engine, store, "key", keys=(key,)) in (expected, None)
     both = kept_or_refused(engine, store, "key", keys=("gamma", "", "alpha"))
     assert both in (of_queue("alpha") + of_queue("gamma"), None)

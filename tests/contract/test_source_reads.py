@@ -213,9 +213,9 @@ def test_options_of_the_other_engine_name_it(engine: Engine, store: Path) -> Non
 
 
 def test_questions_that_only_the_other_engine_answers_are_refused(engine: Engine, store: Path) -> None:
-    asked = {"scan": "log", "startingTimestamp": "-1h", "endingTimestamp": "-1h", "key": "k", "msgId": "m",
+    questions = {"scan": "log", "startingTimestamp": "-1h", "endingTimestamp": "-1h", "key": "k", "msgId": "m",
              "tag": "A"}  # fmt: skip
-    for name, text in asked.items():
+    for name, text in questions.items():
         if name in engine.refuses:
             assert error_of(store, **{name: text}).name == name
         else:

@@ -21,7 +21,7 @@ def contents(root: Path) -> dict[str, tuple[int, str]]:
     return {name: entry for name, entry in found.items() if not name.endswith((".mqstore", ".mqstore/lock"))}
 
 
-def begun(engine: Engine, root: Path, **options: Any) -> WriteJob:
+def begin_job(engine: Engine, root: Path, **options: Any) -> WriteJob:
     with open_store(str(root)) as opened:
         return opened.begin_job(engine.table(NEW).schema.names, **options)
 

@@ -149,15 +149,15 @@ class Trial:
             code = CODES[last % len(CODES)]
             error = OSError(code, os.strerror(code))
             with self.copy() as copy:
-                told = None
+                text = None
                 try:
                     with owned_by_nobody(), struck(Faults(last, error=error, counted=FAILING)) as faults:
                         self.work.do(copy)
                 except MqStoreError as caught:
-                    told = str(caught)
-                    assert "\n" not in told
-                where = f"{self.work.name}, {os.strerror(code)} at {last} of {clock.count}: {faults.log[last]} ({told})"
-                self.check(copy, where, whole=told is None)
+                    text = str(caught)
+                    assert "\n" not in text
+                where = f"{self.work.name}, {os.strerror(code)} at {last} of {clock.count}: {faults.log[last]} ({text})"
+                self.check(copy, where, whole=text is None)
             self.points["errors"] += 1
 
     def short_transfers(self) -> None:

@@ -80,5 +80,5 @@ def test_a_lookup_takes_few_requests(bucket: Bucket, directory: Path) -> None:
         bucket.asked.clear()
         found = [batch for piece in store.snapshot().plan(ScanRequest(keys=("k77",))) for batch in piece.read()]
     assert sum(batch.num_rows for batch in found) == 1
-    index = [asked for asked in bucket.asked if "/index/" in asked[1]]
+    index = [request for request in bucket.asked if "/index/" in request[1]]
     assert 1 <= len(index) <= 12, json.dumps(index)

@@ -79,7 +79,7 @@ def test_every_file_that_changes_is_named_or_not_needed_any_more(
     changed: list[str] = []
     one_at_a_time = Lock()
 
-    def on_the_first_answer(kind: str, asked: str) -> None:
+    def on_the_first_answer(kind: str, requested: str) -> None:
         with one_at_a_time:
             if kind != "walk" and not changed:
                 changed.append(path)
@@ -97,8 +97,8 @@ def test_every_file_that_changes_is_named_or_not_needed_any_more(
         return
     with pytest.raises(StoreChangedError) as caught:
         rows(uri, between)
-    said = "deleted" if how == "deleted" else "replaced"
-    assert str(caught.value).startswith(f"StoreChangedError: memory://b/{path}: the object was {said} while")
+    outcome = "deleted" if how == "deleted" else "replaced"
+    assert str(caught.value).startswith(f"StoreChangedError: memory://b/{path}: the object was {outcome} while")
     assert "\n" not in str(caught.value)
 
 
@@ -169,6 +169,6 @@ def test_a_store_that_came_since_the_last_listing_is_there_at_once(bucket: Bucke
     first, second = (unpacked(name, tmp_path / name) for name in ("mixed-4.9.3", "s8_lazy_clean"))
     uri = put(bucket, first)
     assert find_stores("memory://b/*") == [uri]
-    asked = bucket.count("walk")
+    walks = bucket.count("walk")
     assert rows(put(bucket, second)).equals(rows(str(second)))
-    assert bucket.count("walk") == asked + 1
+    assert bucket.count("walk") == walks + 1

@@ -106,7 +106,7 @@ def test_times_of_objects_rise_with_the_names(bucket: Bucket, store: Path, tmp_p
     assert len(times) > 1
 
 
-def test_an_object_that_was_replaced_between_two_runs_is_brought_anew(
+def test_an_object_that_was_replaced_between_two_runs_is_copied_again(
     bucket: Bucket, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(download, "THREADS", 1)
@@ -224,7 +224,7 @@ def test_a_copy_that_is_not_as_its_manifest_is_no_store(bucket: Bucket, store: P
         open_store(str(tmp_path / "down"))
 
 
-def test_faults_are_asked_again(bucket: Bucket, store: Path, tmp_path: Path) -> None:
+def test_failed_requests_are_retried(bucket: Bucket, store: Path, tmp_path: Path) -> None:
     failed: set[tuple[str, str]] = set()
 
     def once(kind: str, path: str) -> None:

@@ -50,7 +50,7 @@ def bucket(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpBuc
 
 
 @pytest.fixture
-def said(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> Iterator[list[str]]:
+def shown_texts(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> Iterator[list[str]]:
     """Text that a test adds; neither this nor anything logged or printed may contain a secret, whole or in part."""
     shown: list[str] = []
     with caplog.at_level(logging.DEBUG):
@@ -66,14 +66,14 @@ def rows(path: str, **options: str) -> pa.Table:
         return pa.Table.from_batches([batch for piece in plan for batch in piece.read()])
 
 
-def failure(said: list[str], work: Callable[[], object], kind: type[MqStoreError] = StorageError) -> str:
+def failure(shown_texts: list[str], work: Callable[[], object], kind: type[MqStoreError] = StorageError) -> str:
     """The one-line error of work that must fail; its text, traceback and all causes are searched for secrets."""
     with pytest.raises(kind) as caught:
         work()
     error: BaseException | None = caught.value
-    said += traceback.format_exception(caught.value)
+    shown_texts += traceback.format_exception(caught.value)
     while error is not None:
-        said.append(f"{error} {error!r}")
+        shown_texts.append(f"{error} {error!r}")
         error = error.__cause__
     text = str(caught.value)
     assert "\n" not in text
@@ -85,12 +85,12 @@ def each_third(fault: str, most: int = 1 << 30) -> Callable[[str, str], str]:
 
     Requests run concurrently: without the second limit, all attempts at one object might be third ones by chance.
     """
-    asked: list[str] = []
+    requested: list[str] = []
     struck: Counter[str] = Counter()
 
     def answer(kind: str, path: str) -> str:
-        asked.append(path)
-        if kind != "get" or len(asked) % 3 != 2 or struck.total() == most or struck[path] == MOST_OF_ONE:
+        requested.append(path)
+        if kind != "get" or len(requested) % 3 != 2 or struck.total() == most or struck[path] == MOST_OF_ONE:
             return ""
         struck[path] += 1
         return fault
@@ -100,14 +100,14 @@ def each_third(fault: str, most: int = 1 << 30) -> Callable[[str, str], str]:
 
 @pytest.mark.parametrize("fault", ["", "SlowDown", "InternalError", "reset", "short"])
 def test_each_third_answer_fails_and_the_rows_are_right(
-    bucket: HttpBucket, expected: pa.Table, said: list[str], fault: str
+    bucket: HttpBucket, expected: pa.Table, shown_texts: list[str], fault: str
 ) -> None:
     bucket.fault = each_third(fault)
     assert rows(URI, **bucket.options).equals(expected)
     assert len(bucket.asked) > 5
 
 
-def test_a_stall_is_given_up_and_asked_again(bucket: HttpBucket, expected: pa.Table, said: list[str]) -> None:
+def test_a_stall_is_given_up_and_retried(bucket: HttpBucket, expected: pa.Table, shown_texts: list[str]) -> None:
     bucket.fault = each_third("stall", most=1)
     assert rows(URI, **{**bucket.options, "storage.timeout": "1"}).equals(expected)
 
@@ -121,9 +121,9 @@ def test_a_stall_is_given_up_and_asked_again(bucket: HttpBucket, expected: pa.Ta
         ("short", "the answer broke off, 6 times"),
     ],
 )
-def test_a_fault_without_end_is_one_line(bucket: HttpBucket, said: list[str], fault: str, line: str) -> None:
+def test_a_fault_without_end_is_one_line(bucket: HttpBucket, shown_texts: list[str], fault: str, line: str) -> None:
     bucket.fault = lambda kind, path: fault if kind == "get" else ""
-    text = failure(said, lambda: rows(URI, **bucket.options))
+    text = failure(shown_texts, lambda: rows(URI, **bucket.options))
     assert text.startswith(f"StorageError: {URI}/")
     assert ": bytes " in text
     assert line in text
@@ -142,55 +142,55 @@ def test_a_fault_without_end_is_one_line(bucket: HttpBucket, said: list[str], fa
     ],
 )
 def test_a_wrong_key_a_wrong_region_and_no_right_to_list(
-    bucket: HttpBucket, said: list[str], code: str, hint: str
+    bucket: HttpBucket, shown_texts: list[str], code: str, hint: str
 ) -> None:
     bucket.fault = lambda kind, path: code if kind == "list" else ""
-    text = failure(said, lambda: open_store(URI, **bucket.options))
+    text = failure(shown_texts, lambda: open_store(URI, **bucket.options))
     assert text.startswith(f"StorageError: {URI}: listing it: ")
     assert hint in text
     assert len(bucket.asked) == 1
 
 
-def test_no_right_to_get(bucket: HttpBucket, said: list[str]) -> None:
+def test_no_right_to_get(bucket: HttpBucket, shown_texts: list[str]) -> None:
     bucket.fault = lambda kind, path: "AccessDenied" if kind == "get" else ""
-    text = failure(said, lambda: rows(URI, **bucket.options))
+    text = failure(shown_texts, lambda: rows(URI, **bucket.options))
     assert text.startswith(f"StorageError: {URI}/")
     assert "s3:GetObject" in text
 
 
-def test_no_bucket_and_nothing_in_a_bucket(bucket: HttpBucket, said: list[str]) -> None:
+def test_no_bucket_and_nothing_in_a_bucket(bucket: HttpBucket, shown_texts: list[str]) -> None:
     options = bucket.options
-    assert "nobucket" in failure(said, lambda: open_store("s3://nobucket/store", **options), StoreNotFoundError)
-    assert "nothing" in failure(said, lambda: open_store("s3://backups/nothing", **options), StoreNotFoundError)
+    assert "nobucket" in failure(shown_texts, lambda: open_store("s3://nobucket/store", **options), StoreNotFoundError)
+    assert "nothing" in failure(shown_texts, lambda: open_store("s3://backups/nothing", **options), StoreNotFoundError)
 
 
-def test_a_token_that_expires_in_mid_scan(bucket: HttpBucket, said: list[str]) -> None:
+def test_a_token_that_expires_in_mid_scan(bucket: HttpBucket, shown_texts: list[str]) -> None:
     with open_store(URI, **bucket.options) as store:
         plan = store.snapshot().plan(ScanRequest(min_partitions=4))
     registry.forget_all()
     before = len(bucket.asked)
     bucket.fault = lambda kind, path: "ExpiredToken" if len(bucket.asked) > before + 2 else ""
-    text = failure(said, lambda: [list(piece.read()) for piece in plan])
+    text = failure(shown_texts, lambda: [list(piece.read()) for piece in plan])
     assert text.startswith(f"StorageError: {URI}/")
     assert "ExpiredToken: the session token has expired; get a new one" in text
 
 
-def test_https_where_the_server_speaks_http(bucket: HttpBucket, said: list[str]) -> None:
+def test_https_where_the_server_speaks_http(bucket: HttpBucket, shown_texts: list[str]) -> None:
     secure = bucket.options["storage.endpoint"].replace("http:", "https:")
-    text = failure(said, lambda: open_store(URI, **{**bucket.options, "storage.endpoint": secure}))
+    text = failure(shown_texts, lambda: open_store(URI, **{**bucket.options, "storage.endpoint": secure}))
     assert text.startswith(f"StorageError: {URI}: listing it: the endpoint speaks http and not https")
 
 
 @pytest.mark.parametrize("content", [None, b"", b"nothing"], ids=["missing", "empty", "no PEM"])
 def test_a_file_without_certificates(
-    bucket: HttpBucket, said: list[str], tmp_path: Path, content: bytes | None
+    bucket: HttpBucket, shown_texts: list[str], tmp_path: Path, content: bytes | None
 ) -> None:
     path = tmp_path / "authority.pem"
     if content is not None:
         path.write_bytes(content)
     secure = bucket.options["storage.endpoint"].replace("http:", "https:")
     options = {**bucket.options, "storage.endpoint": secure, "storage.caFile": str(path)}
-    text = failure(said, lambda: open_store(URI, **options), OptionError)
+    text = failure(shown_texts, lambda: open_store(URI, **options), OptionError)
     assert text.startswith("OptionError: option 'storage.caFile' = ")
     assert "names a file of certificates (PEM)" in text
     assert bucket.asked == []
@@ -205,20 +205,20 @@ def test_a_file_without_certificates(
     ],
     ids=["an alert", "hangs up", "says so"],
 )
-def test_http_where_the_server_speaks_https(bucket: HttpBucket, said: list[str], answer: bytes) -> None:
+def test_http_where_the_server_speaks_https(bucket: HttpBucket, shown_texts: list[str], answer: bytes) -> None:
     with talker(answer) as address:
         options = {**bucket.options, "storage.endpoint": f"http://{address}"}
-        text = failure(said, lambda: open_store(URI, **options))
+        text = failure(shown_texts, lambda: open_store(URI, **options))
     assert text.startswith(f"StorageError: {URI}: listing it: ")
     assert "https" in text
 
 
-def test_names_are_taken_as_they_stand(bucket: HttpBucket, expected: pa.Table, said: list[str]) -> None:
+def test_names_are_taken_as_they_stand(bucket: HttpBucket, expected: pa.Table, shown_texts: list[str]) -> None:
     assert find_stores("s3://backups/a b", **bucket.options) == [URI]
     assert rows(URI + "/", **bucket.options).equals(expected)
 
 
-def test_folder_marks_and_thousands_of_names(bucket: HttpBucket, expected: pa.Table, said: list[str]) -> None:
+def test_folder_marks_and_thousands_of_names(bucket: HttpBucket, expected: pa.Table, shown_texts: list[str]) -> None:
     for mark in ("", "commitlog/", "consumequeue/"):
         bucket.objects[f"{FOLDER}/{mark}"] = b""
     for number in range(2500):
@@ -229,7 +229,7 @@ def test_folder_marks_and_thousands_of_names(bucket: HttpBucket, expected: pa.Ta
 
 @pytest.mark.parametrize("knows_if_match", [True, False])
 @pytest.mark.parametrize("how", ["replaced", "shortened", "deleted"])
-def test_a_changed_object_is_named(bucket: HttpBucket, said: list[str], how: str, knows_if_match: bool) -> None:
+def test_a_changed_object_is_named(bucket: HttpBucket, shown_texts: list[str], how: str, knows_if_match: bool) -> None:
     bucket.knows_if_match = knows_if_match
     with open_store(URI, **bucket.options) as store:
         plan = store.snapshot().plan(ScanRequest())
@@ -238,18 +238,18 @@ def test_a_changed_object_is_named(bucket: HttpBucket, said: list[str], how: str
     data = bucket.objects.pop(path)
     if how != "deleted":
         bucket.objects[path] = data[:1000] if how == "shortened" else bytes(len(data))
-    text = failure(said, lambda: [list(piece.read()) for piece in plan], StoreChangedError)
+    text = failure(shown_texts, lambda: [list(piece.read()) for piece in plan], StoreChangedError)
     assert text.startswith(f"StoreChangedError: s3://backups/{path}: the object was ")
 
 
-def test_a_command_shows_no_secret(bucket: HttpBucket, said: list[str]) -> None:
+def test_a_command_shows_no_secret(bucket: HttpBucket, shown_texts: list[str]) -> None:
     bucket.fault = lambda kind, path: "SignatureDoesNotMatch"
     access = [f"--storage={name.removeprefix('storage.')}={value}" for name, value in bucket.options.items()]
     done = subprocess.run(
         [sys.executable, "-m", "command_line", "info", URI, *access],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-    said += [done.stdout, done.stderr]
+    shown_texts += [done.stdout, done.stderr]
     assert done.returncode != 0
     assert "SignatureDoesNotMatch" in done.stderr
     assert done.stderr.count("\n") == 1

@@ -43,10 +43,10 @@ def test_what_is_refused_is_one_line_and_changes_nothing(bucket: Bucket, store: 
         (str(tmp_path / "full"), "memory://backups/new"): "no store lies here",
     }
     objects = dict(bucket.objects)
-    for (source, target), said in refused.items():
+    for (source, target), message in refused.items():
         done = run("copy", source, target, code=2)
         (line,) = done.stderr.splitlines()
-        assert said in line, line
+        assert message in line, line
     assert bucket.objects == objects
     assert not (tmp_path / "new").exists()
     assert os.listdir(tmp_path / "full") == ["mine"]

@@ -59,12 +59,12 @@ class Turns(threading.local):
     """Counts answers per thread: a thread retries its own requests, so other threads do not affect which ones fail."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.answers = 0
 
     def is_due(self, count: int) -> bool:
         """Counts an answer; returns whether its number is a multiple of `count`."""
-        self.asked += 1
-        return self.asked % count == 0
+        self.answers += 1
+        return self.answers % count == 0
 
 
 def every(count: int, answer: Exception, failed: list[str]) -> Callable[[str, str], None]:
@@ -99,18 +99,18 @@ def test_every_third_answer_fails_and_the_rows_are_right(bucket: Bucket, directo
     assert failed
 
 
-def test_short_answers_are_asked_again(bucket: Bucket, directory: Path) -> None:
+def test_short_answers_are_requested_again(bucket: Bucket, directory: Path) -> None:
     turns = Turns()
     bucket.cut = lambda path: 0 if turns.is_due(2) else 5
     assert rows(URI).equals(rows(str(directory)))
 
 
 def at_the_first_read(path: str, change: Callable[[], None]) -> Callable[[str, str], None]:
-    asked: list[str] = []
+    requested: list[str] = []
 
     def fault(kind: str, name: str) -> None:
-        asked.append(name)
-        if (kind, name) == ("get", path) and asked.count(path) == 1:
+        requested.append(name)
+        if (kind, name) == ("get", path) and requested.count(path) == 1:
             change()
 
     return fault
@@ -150,7 +150,7 @@ def test_an_object_that_changes_is_a_named_error(bucket: Bucket, how: str, when:
     assert how in text or (how, "replaced" in text) == ("shortened", True)
 
 
-def test_a_refusal_is_one_line_and_is_not_asked_again(bucket: Bucket) -> None:
+def test_a_refusal_is_one_line_and_is_not_retried(bucket: Bucket) -> None:
     def refuse(kind: str, path: str) -> None:
         if kind == "get":
             raise Refused("AccessDenied: the right to read is missing")

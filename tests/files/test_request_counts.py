@@ -39,7 +39,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
     """A bucket read in blocks so small that a header, slots and a chain's entries are in different blocks, as in files
     of 420 MB. Nothing of the log is retained from the walk, as with a log that is larger than memory.
     """
-    monkeypatch.setattr(pieces, "LEAST_KEPT", 1 << 40)
+    monkeypatch.setattr(pieces, "SMALLEST_RETAINED", 1 << 40)
     for module in (pieces, remote, registry):
         monkeypatch.setattr(module, "BLOCK_SIZE", 256)
     for module in (joined_reads, record_reader):
@@ -102,7 +102,7 @@ def test_a_plan_reads_no_further_than_the_queues_say(bucket: Bucket, tmp_path: P
 def test_a_scan_finds_what_recovery_read_of_a_small_log(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pieces, "LEAST_KEPT", 256 << 10)
+    monkeypatch.setattr(pieces, "SMALLEST_RETAINED", 256 << 10)
     path = tmp_path / "store"
     with open_store(str(path), "rocketmq") as store:
         store.append({"topic": ["t"] * 20_000, "body": [bytes(1000)] * 20_000}, commitLogFileSize=64 << 20)

@@ -49,7 +49,7 @@ def test_each_run_is_read_up_to_the_first_beyond_the_file(
     assert target.tobytes() == wanted.tobytes()
 
 
-def test_an_error_of_the_system_is_told_with_the_path(tmp_path: Path) -> None:
+def test_an_error_of_the_system_is_reported_with_the_path(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     descriptor = system.open_read(str(tmp_path / "folder"))
     with pytest.raises(DiskError, match="folder"):

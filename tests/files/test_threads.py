@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from storage_core.files.threads import both, one_behind
+from storage_core.files.threads import both, overlapped
 
 
 def counting(made: list[int]) -> Iterator[int]:
@@ -24,7 +24,7 @@ def test_items_are_used_in_order_while_the_next_is_made() -> None:
         assert number <= len(made) - 1 <= number + 1
         used.append(number)
 
-    one_behind(counting(made), use)
+    overlapped(counting(made), use)
     assert used == list(range(50)) == made
 
 
@@ -36,7 +36,7 @@ def test_no_item_is_made_before_the_last_but_one_is_used() -> None:
             assert len(used) >= number - 1
             yield number
 
-    one_behind(items(), used.append)
+    overlapped(items(), used.append)
     assert used == list(range(50))
 
 
@@ -48,7 +48,7 @@ def test_an_error_of_a_use_ends_it() -> None:
             raise OSError(5, "broken")
 
     with pytest.raises(OSError, match="broken"):
-        one_behind(counting(made), use)
+        overlapped(counting(made), use)
     assert made == list(range(5))
 
 
@@ -60,7 +60,7 @@ def test_an_error_of_an_item_comes_after_those_before_it() -> None:
         raise OSError(5, "broken")
 
     with pytest.raises(OSError, match="broken"):
-        one_behind(broken(), used.append)
+        overlapped(broken(), used.append)
     assert used == [1]
 
 

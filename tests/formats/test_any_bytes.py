@@ -99,16 +99,16 @@ def test_any_bytes_are_an_answer_or_a_format_error(name: str) -> None:
     @settings(max_examples=EXAMPLES, deadline=None, database=None)
     @given(changed(sample))
     def one(data: bytes) -> None:
-        told = ""
+        message = ""
         tracemalloc.start()
         try:
             parse(data)
         except FormatError as error:
-            told = str(error)
+            message = str(error)
         finally:
             peak = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
         assert peak < MOST
-        assert "\n" not in told
+        assert "\n" not in message
 
     one()

@@ -23,7 +23,7 @@ def test_every_place(data: bytes, needle: bytes) -> None:
     assert find_all(np.frombuffer(data, np.uint8), needle).tolist() == everywhere(data, needle)
 
 
-def test_many_hits_and_few_are_told_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_hits_and_few_are_reported_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """The C library finds up to a number of hits; a search by words finds the rest, or all without that function."""
     buffer = np.random.default_rng(1).integers(65, 67, 5_000).astype(np.uint8)
     hits = {needle: everywhere(buffer.tobytes(), needle) for needle in (b"ABAB", b"ABABABBA", b"A" * 11)}

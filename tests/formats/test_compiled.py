@@ -90,13 +90,13 @@ def records(draw: st.DrawFn) -> tuple[bytes, int]:
 
 
 @settings(max_examples=300, deadline=None)
-@given(made=st.lists(records(), min_size=FEW + 1, max_size=20), behind=st.integers(60, 90))
+@given(made=st.lists(records(), min_size=FEW + 1, max_size=20), padding=st.integers(60, 90))
 def test_records_have_the_same_parts_and_flaws(
     both: Callable[[Callable[[], object]], tuple[Messages, Messages]],
     made: list[tuple[bytes, int]],
-    behind: int,
+    padding: int,
 ) -> None:
-    buffer = np.frombuffer(b"".join(data for data, _ in made) + bytes(behind), np.uint8)
+    buffer = np.frombuffer(b"".join(data for data, _ in made) + bytes(padding), np.uint8)
     starts = np.cumsum([0, *(len(data) for data, _ in made[:-1])])
     sizes = np.array([size for _, size in made])
     plain, compiled = both(lambda: decode(buffer, starts, sizes))
@@ -241,12 +241,12 @@ SCRAPS = st.sampled_from(
 @settings(max_examples=400, deadline=None)
 @given(
     texts=st.lists(st.lists(SCRAPS, max_size=12).map("".join), min_size=1, max_size=5), before=st.integers(0, 70),
-    behind=st.integers(0, 140),
+    after=st.integers(0, 140),
 )  # fmt: skip
-def test_properties_are_found_wherever_they_stand(texts: list[str], before: int, behind: int) -> None:
+def test_properties_are_found_wherever_they_stand(texts: list[str], before: int, after: int) -> None:
     """Compared with parsing message by message: repeated names, empty values, names inside values."""
     stored, names = [text.encode() for text in texts], ["KEYS", "TAGS", "K"]
-    buffer = np.frombuffer(b"\x02" * before + b"".join(stored) + b"KEYS\x01v\x02" * (behind // 7), np.uint8)
+    buffer = np.frombuffer(b"\x02" * before + b"".join(stored) + b"KEYS\x01v\x02" * (after // 7), np.uint8)
     sizes = np.array([len(text) for text in stored])
     starts = before + np.cumsum(sizes) - sizes
     begins, ends = property_loops.property_spans(buffer, starts, sizes, names)

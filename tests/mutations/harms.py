@@ -17,7 +17,7 @@ from pathlib import Path
 
 LENGTHS = (2**31 - 1, -1, 0, 2**31 - 92, 2**30, 1, 90, -(2**31))
 """Values that a length is set to."""
-BEHIND = 64
+PAST_THE_END = 64
 """Bytes after the last one in use that may be damaged as well: the rest of most files is empty."""
 READ_LIMIT = 4 << 20
 
@@ -31,7 +31,7 @@ def start_of(path: Path) -> bytes:
 def in_use(path: Path) -> int:
     """The length of a file up to its last non-zero byte, plus a little."""
     data = start_of(path)
-    return max(1, min(len(data.rstrip(b"\0")) + BEHIND, path.stat().st_size))
+    return max(1, min(len(data.rstrip(b"\0")) + PAST_THE_END, path.stat().st_size))
 
 
 def put(path: Path, position: int, data: bytes) -> None:
@@ -82,7 +82,7 @@ def cut(path: Path, r: random.Random, others: list[Path]) -> str:
     return f"cut to {size}"
 
 
-def garbage_behind(path: Path, r: random.Random, others: list[Path]) -> str:
+def garbage_at_the_end(path: Path, r: random.Random, others: list[Path]) -> str:
     size = r.choice((1, 20, 91, 4096, 5000))
     with path.open("ab") as file:
         file.write(r.choice((r.randbytes(size), bytes(size))))
@@ -133,7 +133,7 @@ def made_a_link(path: Path, r: random.Random, others: list[Path]) -> str:
 Kind = Callable[[Path, random.Random, list[Path]], str]
 OF_BYTES: tuple[Kind, ...] = (
     flipped_bits, flipped_bits, zeroed_range, random_bytes, wrong_length, wrong_length, wrong_length, cut,
-    garbage_behind, doubled_block,
+    garbage_at_the_end, doubled_block,
 )  # fmt: skip
 OF_FILES: tuple[Kind, ...] = (swapped, removed, made_a_folder, made_a_link)
 
@@ -156,13 +156,13 @@ def harmed(store: Path, original: Path, r: random.Random) -> Iterator[Harmed]:
             continue  # a swap took it
         kind = r.choice(OF_BYTES if r.random() < 0.85 else OF_FILES)
         if not path.stat().st_size and kind in OF_BYTES:
-            kind = garbage_behind
+            kind = garbage_at_the_end
         others = [other for other in files if other.is_file()]
         before = {other: other.stat().st_ino for other in others} if kind is swapped else {}
-        said = kind(path, r, others)
+        detail = kind(path, r, others)
         changed = [path, *(other for other, number in before.items() if other.stat().st_ino != number)]
         done.paths |= {str(each.relative_to(store)) for each in changed}
-        done.story.append(f"{path.relative_to(store)}: {kind.__name__}: {said}")
+        done.story.append(f"{path.relative_to(store)}: {kind.__name__}: {detail}")
     try:
         yield done
     finally:

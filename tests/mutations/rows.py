@@ -29,7 +29,7 @@ FRAME = 131_064
 """Bytes of a body that a client sends at once, and a node stores as one binary."""
 MOST_HEAD = 70_000
 DECODED = b"P_basic"
-SPELLED_ANEW = message_container.LEGACY.encode(), DECODED
+REENCODED = message_container.LEGACY.encode(), DECODED
 """Markers of messages in quorum queues whose properties are not stored as they are delivered."""
 HEADERS_HEAD = 6
 """Bytes of a property list before its first header: two of flags, four of a length."""
@@ -58,14 +58,14 @@ class RocketRows:
         """The problems of a row; none if its record is in the log with the right checksum."""
         at = row["physicalOffset"]
         try:
-            fields, told = log.fields(at), log.row(at)
+            fields, expected = log.fields(at), log.row(at)
         except (NotARecord, Damaged) as error:
             return [f"a row at {at}: {type(error).__name__}"]
         # Nobody checks the checksum of an empty body.
         if fields["storedBody"] and zlib.crc32(fields["storedBody"]) & 0x7FFFFFFF != fields["bodyCrc"]:
             return [f"a row at {at} whose checksum is wrong"]
-        return [f"a row at {at}: {name} is {row[name]!r:.60}, {told[name]!r:.60} stands there"
-                for name in row if row[name] != told[name]]  # fmt: skip
+        return [f"a row at {at}: {name} is {row[name]!r:.60}, {expected[name]!r:.60} stands there"
+                for name in row if row[name] != expected[name]]  # fmt: skip
 
     def _misplaced(self, store: Path, version: str, log: Log) -> list[str]:
         """Places where the twin serves other messages; records with changed bytes are not compared."""
@@ -87,9 +87,9 @@ class RocketRows:
             else:
                 strict.append({**row, "topic": topic, "queueId": queue_id, "queueOffset": queue_offset})
         wanted = in_partitions(1, columns=(*OF_THE_QUEUE[:3], "corruption"), mode=Mode.PERMISSIVE, verify_crc=False)
-        told = read(store, wanted, recovery=RECOVERY[version])
+        found = read(store, wanted, recovery=RECOVERY[version])
         # Messages in the wrong queue, or at the wrong place in it, are damaged (interface.md 41).
-        strange = {place(row) for row in told if Flaw.QUEUE.value in (row["corruption"] or "")}
+        strange = {place(row) for row in found if Flaw.QUEUE.value in (row["corruption"] or "")}
         loose |= strange
         strict = [row for row in strict if place(row) not in strange]
         rows = read(store, in_partitions(2, **AS_BROKER), recovery=RECOVERY[version])
@@ -221,7 +221,7 @@ class StreamRows:
     def problems(self, store: Path, version: str) -> list[str]:
         """Rows that a damaged copy does not really contain, and unreported missing messages, one line each."""
         del version
-        rows, told = self._read(store)
+        rows, reported = self._read(store)
         lines = []
         seen = [(row["queue"], row["streamOffset"]) for row in rows]
         if len(set(seen)) < len(seen):
@@ -233,7 +233,7 @@ class StreamRows:
             if row["rawSections"] not in there:
                 lines.append(f"{row['queue']} {row['streamOffset']} is not at {row['position']} of {row['file']}")
         missing = {each for each in self._files.keys() - set(seen) if not _is_gone(store / self._files[each])}
-        if missing and not told:
+        if missing and not reported:
             lines.append(f"{len(missing)} messages are missing without a word, the first {min(missing)}")
         return lines[:FEW]
 
@@ -256,7 +256,7 @@ def _has_properties(stored: bytes, delivered: bytes) -> bool:
     the node: then each encoded header and each text must be in the stored bytes. Of properties that are stored
     decoded, only the texts must be.
     """
-    if delivered in stored or not any(mark in stored for mark in SPELLED_ANEW):
+    if delivered in stored or not any(mark in stored for mark in REENCODED):
         return delivered in stored
     listed = properties.decode(delivered)
     headers = listed.pop("headers", None) or []

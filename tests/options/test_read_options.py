@@ -214,9 +214,9 @@ def test_store_options() -> None:
 
 def test_the_page_of_options_lists_those_of_a_read() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "options.md").read_text(encoding="utf-8")
-    told = set(re.findall(r"^\| `(\w+)`(?: \([^)]+\))? \|", page, re.MULTILINE))
+    documented = set(re.findall(r"^\| `(\w+)`(?: \([^)]+\))? \|", page, re.MULTILINE))
     known = {option.name for option in OPTIONS if option.use == READ}
-    assert known - told == set()
+    assert known - documented == set()
     rows = re.findall(r"^\| `\w+` \(([^)]+)\) \|", page, re.MULTILINE)
     aliases = {alias for row in rows for alias in re.findall(r"`(\w+)`", row)}
     assert aliases == {alias for option in OPTIONS for alias in option.aliases}

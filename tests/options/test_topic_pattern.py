@@ -49,7 +49,7 @@ def test_matches_as_in_java(pattern: str, matches: list[str], others: list[str])
         (r"\R", r"uses \R, which mqstore does not support"),
     ],
 )
-def test_what_cannot_be_said_is_refused(pattern: str, reason: str) -> None:
+def test_what_cannot_be_expressed_is_refused(pattern: str, reason: str) -> None:
     with pytest.raises(OptionError) as caught:
         java_pattern("topicPattern", pattern)
     assert str(caught.value).startswith(f"OptionError: option 'topicPattern' = '{pattern}': {reason}")

@@ -102,14 +102,14 @@ def deaths(r: random.Random) -> bytes:
     """The annotation in which a node records where a message died."""
     key = text(r)
     keys = b"\xb1" + len(key).to_bytes(4, "big") + key
-    said = [
+    fields = [
         ("queue", counted(0xA1, text(r))), ("reason", counted(0xA3, b"expired")), ("count", b"\x53" + r.randbytes(1)),
         ("first-time", timestamp(r)), ("last-time", timestamp(r)), ("exchange", counted(0xA1, text(r))),
         ("routing-keys", bytes((0xE0, 1 + len(keys), 1)) + keys),
     ]  # fmt: skip
     if r.random() < 0.5:
-        said.insert(0, ("ttl", uint(r)))
-    flat = [each for name, inner in said for each in (counted(0xA3, name.encode()), inner)]
+        fields.insert(0, ("ttl", uint(r)))
+    flat = [each for name, inner in fields for each in (counted(0xA3, name.encode()), inner)]
     body = listed(0xC1, flat, True)
     return struct.pack(">BII", 0xF0, 4 + len(body), 1) + body
 
@@ -196,7 +196,7 @@ def message(r: random.Random, size: int, odd: float = 0.0, persistent: bool | No
 
 def usual_message(r: random.Random, number: int) -> bytes:
     """A message as most clients send it: texts, numbers and times in its properties, and one body."""
-    text: Callable[[bytes], bytes] = lambda said: counted(0xA1, said)  # noqa: E731
+    text: Callable[[bytes], bytes] = lambda data: counted(0xA1, data)  # noqa: E731
     fields = [
         r.choice((text(b"ID:%d" % number), b"\x80" + number.to_bytes(8, "big"))), counted(0xA0, b"guest"),
         text(b"/queues/x"), text(b"subject"), text(b"answers"), text(b"c%d" % number),

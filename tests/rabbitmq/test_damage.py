@@ -40,9 +40,9 @@ def check_modes(store: Path, rows: int, lost: int, damaged: int, where: str, rea
     assert "\n" not in str(error.value)
     assert golden.table(store, mode=Mode.DROPMALFORMED).num_rows == rows - lost
     permissive = golden.table(store, mode=Mode.PERMISSIVE)
-    said = [text for text in permissive["corruption"].to_pylist() if text]
-    assert len(said) == damaged
-    assert all("CorruptionError" in text and reason in text for text in said)
+    corruptions = [text for text in permissive["corruption"].to_pylist() if text]
+    assert len(corruptions) == damaged
+    assert all("CorruptionError" in text and reason in text for text in corruptions)
     assert permissive.num_rows == rows - lost + damaged
 
 
@@ -97,7 +97,7 @@ def test_records_that_the_recovery_of_a_killed_store_skips(killed: Path) -> None
 
 
 @pytest.mark.parametrize("tail", [bytes(70000), random.Random(5).randbytes(5000)])
-def test_bytes_behind_the_last_record_of_a_killed_store(killed: Path, tail: bytes) -> None:
+def test_bytes_after_the_last_record_of_a_killed_store(killed: Path, tail: bytes) -> None:
     path = killed / "msg_store_persistent" / "0.rdq"
     path.write_bytes(path.read_bytes() + tail)
     assert golden.table(killed).num_rows == S3_ROWS
@@ -110,7 +110,7 @@ def test_a_cut_last_record_of_a_killed_store(tmp_path: Path) -> None:
     assert golden.table(store).num_rows == 39
 
 
-def test_an_interrupted_compaction_is_read_behind_its_file(killed: Path) -> None:
+def test_an_interrupted_compaction_is_read_after_its_file(killed: Path) -> None:
     path = killed / "msg_store_persistent" / "0.rdq"
     before = golden.table(killed, columns=("queue", "sequenceId", "body"))
     found = golden.table(killed, columns=("file", "position", "location")).to_pylist()
@@ -122,7 +122,7 @@ def test_an_interrupted_compaction_is_read_behind_its_file(killed: Path) -> None
 
 
 @pytest.mark.parametrize("tail", [b"\x40", b"\0\0", b"\xc0\x01abc"])
-def test_bytes_behind_the_last_record_of_a_segment(clean: Path, tail: bytes) -> None:
+def test_bytes_after_the_last_record_of_a_segment(clean: Path, tail: bytes) -> None:
     path = queue_file(clean, "a.small", "0.idx")
     position = path.stat().st_size
     path.write_bytes(path.read_bytes() + tail)
@@ -206,10 +206,10 @@ def test_damaged_entries_of_version_2(what: str, tmp_path: Path) -> None:
     harm = version_2_harm.HARMS[what]
     edit(queue_file(store, "v2.q", "0.qi"), harm.change)
     check_modes(store, 1173, harm.lost, 1, "/0.qi at ", "the entry of sequence id ")
-    told = outcome(store, Mode.FAILFAST) or ""
-    if " bytes" not in told:
+    message = outcome(store, Mode.FAILFAST) or ""
+    if " bytes" not in message:
         does = "leaves such messages out" if harm.lost else "reads its messages all the same"
-        assert told.endswith(f"; option mode=DROPMALFORMED {does}")
+        assert message.endswith(f"; option mode=DROPMALFORMED {does}")
 
 
 def test_flipped_bits_of_entries_of_version_2(tmp_path: Path) -> None:
@@ -282,14 +282,14 @@ def test_cut_anywhere(kind: str, tmp_path: Path) -> None:
         assert error is None or path.name in error or "0.idx" in error, error
         outcomes.add(error is None)
         for mode in (Mode.DROPMALFORMED, Mode.PERMISSIVE):
-            asked = (*columns, "corruption") if mode is Mode.PERMISSIVE else columns
-            found = golden.table(store, mode=mode, columns=asked).to_pylist()
-            said = [row.pop("corruption", None) for row in found]
-            good = [tuple(row.values()) for row, text in zip(found, said, strict=True) if text is None]
+            requested = (*columns, "corruption") if mode is Mode.PERMISSIVE else columns
+            found = golden.table(store, mode=mode, columns=requested).to_pylist()
+            corruptions = [row.pop("corruption", None) for row in found]
+            good = [tuple(row.values()) for row, text in zip(found, corruptions, strict=True) if text is None]
             assert set(good) <= known
             assert len(set(good)) == len(good)
-            assert all("\n" not in text for text in said if text)
-            assert (not any(said)) == (error is None) or mode is Mode.DROPMALFORMED, (size, error)
+            assert all("\n" not in text for text in corruptions if text)
+            assert (not any(corruptions)) == (error is None) or mode is Mode.DROPMALFORMED, (size, error)
     # A node cuts the tails of journals and of a killed store's message files; it finds the other files damaged.
     assert (False in outcomes) == (kind in ("0.idx", "0.rdq")), outcomes
 

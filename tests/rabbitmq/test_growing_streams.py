@@ -71,13 +71,13 @@ def test_where_it_starts(tmp_path: Path) -> None:
     with open_store(str(folder)) as store, store.follow() as tail:
         snapshot = tail.settled()
         ((key, (start, stop)),) = snapshot.positions.items()
-        asked = {
+        requests = {
             start: ScanRequest(), stop: ScanRequest(start=OffsetBound(LATEST)),
             found[-5]["streamOffset"]: ScanRequest(start=OffsetBound(last=5)),
             17: ScanRequest(start=OffsetBound(-2, {(key[0], 0): 17})),
             first: ScanRequest(start_ms=round(moment.timestamp() * 1000)),
         }  # fmt: skip
-        assert [snapshot.starts(request) for request in asked.values()] == [{key: offset} for offset in asked]
+        assert [snapshot.starts(request) for request in requests.values()] == [{key: offset} for offset in requests]
         assert snapshot.starts(ScanRequest(topics=("later",))) == {}
         with pytest.raises(OptionError, match="RabbitMQ stores have no key index"):
             snapshot.starts(ScanRequest(keys=("a",)))
@@ -114,7 +114,7 @@ def test_expired_segments(tmp_path: Path) -> None:
         assert (other != key, span[0]) == (True, 0)
 
 
-def test_what_a_node_cut_and_wrote_anew(tmp_path: Path) -> None:
+def test_what_a_node_cut_and_rewrote(tmp_path: Path) -> None:
     """After a power failure, offsets that were already read belong to other messages, of a later epoch."""
     played = Played("s10_torn_segment", tmp_path)
     played.grow(10)

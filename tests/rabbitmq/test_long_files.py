@@ -123,7 +123,7 @@ def test_long_definitions_are_not_replaced(tmp_path: Path, monkeypatch: pytest.M
     assert path.read_bytes() == before
 
 
-def test_content_behind_the_most_bytes(tmp_path: Path) -> None:
+def test_content_after_the_most_bytes(tmp_path: Path) -> None:
     path = tmp_path / "table"
     path.write_bytes(b"head" + bytes(100))
     with path.open("r+b") as file:

@@ -144,7 +144,7 @@ def check_restart(store: MessageStore, references: dict[int, int], root: Path, c
     again.close()
 
 
-def test_what_a_crash_leaves_behind_the_last_record_is_cut(store: MessageStore, tmp_path: Path) -> None:
+def test_what_a_crash_leaves_after_the_last_record_is_cut(store: MessageStore, tmp_path: Path) -> None:
     write(store, 1, 2, 3)
     store.close()
     path = Path(store.path(0))

@@ -18,8 +18,8 @@ def test_shares_are_cut_as_if_all_entries_were_one_list(seed: int) -> None:
         entries["length"] = chance.integers(0, 4, len(entries)) ** int(chance.integers(1, 9))
         planned.add(queue, [f"file {queue}"], entries)
         lengths += entries["length"].tolist()
-    ends, asked = np.cumsum(lengths, dtype=np.int64), []
+    ends, totals = np.cumsum(lengths, dtype=np.int64), []
     count = int(chance.integers(1, 12))
-    found = planned.cuts(lambda total: asked.append(total) or count)
-    assert (asked, planned.count) == ([sum(lengths)], len(lengths))
+    found = planned.cuts(lambda total: totals.append(total) or count)
+    assert (totals, planned.count) == ([sum(lengths)], len(lengths))
     assert found == [int((ends <= sum(lengths) * share // count).sum()) for share in range(1, count)]

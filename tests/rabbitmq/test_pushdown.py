@@ -102,7 +102,7 @@ def simple(draw: st.DrawFn, kind: str) -> Predicate:
 
 
 @st.composite
-def asked_of(draw: st.DrawFn) -> tuple[str, tuple[Predicate, ...]]:
+def filter_queries(draw: st.DrawFn) -> tuple[str, tuple[Predicate, ...]]:
     """A store, and predicates that must all hold."""
     kind = draw(st.sampled_from(STORES))
     one = simple(kind)
@@ -112,20 +112,20 @@ def asked_of(draw: st.DrawFn) -> tuple[str, tuple[Predicate, ...]]:
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(asked=asked_of(), partitions=st.sampled_from((1, 7)))
-def test_pushed_is_what_python_leaves(asked: tuple[str, tuple[Predicate, ...]], partitions: int) -> None:
-    kind, predicates = asked
+@given(query=filter_queries(), partitions=st.sampled_from((1, 7)))
+def test_pushed_is_what_python_leaves(query: tuple[str, tuple[Predicate, ...]], partitions: int) -> None:
+    kind, predicates = query
     expected = [row for row in everything(kind) if all(true(predicate, row) for predicate in predicates)]
     assert read(kind, predicates=predicates, min_partitions=partitions) == expected
 
 
 @settings(max_examples=60, deadline=None)
 @given(
-    asked=asked_of(),
+    query=filter_queries(),
     columns=st.lists(st.sampled_from(["queue", "size", "headers", "routingKeys"]), min_size=1, unique=True),
 )
-def test_columns_that_are_asked_need_not_be_shown(asked: tuple[str, tuple[Predicate, ...]], columns: list[str]) -> None:
-    kind, predicates = asked
+def test_filtered_columns_need_not_be_shown(query: tuple[str, tuple[Predicate, ...]], columns: list[str]) -> None:
+    kind, predicates = query
     rows = [row for row in everything(kind) if all(true(predicate, row) for predicate in predicates)]
     expected = [{name: row[name] for name in columns} for row in rows]
     assert read(kind, predicates=predicates, columns=tuple(columns)) == expected

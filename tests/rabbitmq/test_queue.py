@@ -307,14 +307,14 @@ def test_the_lock_is_free_after_a_failed_opening(root: str) -> None:
         assert bodies(queue) == [b"1"]
 
 
-def test_locked_is_said(root: str) -> None:
+def test_locked_is_reported(root: str) -> None:
     vhost = opening.open_vhost(root, Settings(), ticking=False)
     with pytest.raises(StoreLockedError, match="locked"):
         opening.open_vhost(root, Settings(), lock_timeout_s=0, ticking=False)
     vhost.close()
 
 
-def test_a_damaged_segment_is_said_and_spoils_nothing(root: str) -> None:
+def test_a_damaged_segment_is_reported_and_spoils_nothing(root: str) -> None:
     with Queue(root, "q") as queue, Queue(root, "other") as other:
         queue.publish_many([b"1"] * 5)
         queue._queue.index.flush()
@@ -344,8 +344,8 @@ def test_a_damaged_index_is_not_written_to(root: str) -> None:
     whole = segment.read_bytes()
     first = segment_format.walk(whole)
     segment.write_bytes(whole + whole[: int(first.marks[0])])
-    told = f"0.idx at {len(whole)}: a second publish of relative sequence 11; .* restore"
-    with pytest.raises(CorruptionError, match=told):
+    message = f"0.idx at {len(whole)}: a second publish of relative sequence 11; .* restore"
+    with pytest.raises(CorruptionError, match=message):
         Queue(root, "q").close()
     segment.write_bytes(whole)
     journal.write_bytes(journal_format.encode_marks(journal_format.DELIVER, np.array([3, 3])))

@@ -64,8 +64,8 @@ def test_what_is_kept_of_a_long_log(name: str, tmp_path: Path, monkeypatch: pyte
         most = max(most, table.count)
         assert table.count <= len(there)
 
-    dropping = MessageTable.keep
-    monkeypatch.setattr(MessageTable, "keep", keep)
+    dropping = MessageTable.retain_only
+    monkeypatch.setattr(MessageTable, "retain_only", keep)
     monkeypatch.setattr(MessageTable, "is_full", True)
     monkeypatch.setattr(raft_log, "CHUNK", 3)
     monkeypatch.setattr(replay, "batch_ranges", lambda sizes: [(at, at + 3) for at in range(0, len(sizes), 3)])
@@ -287,8 +287,8 @@ def test_what_a_shape_says_of_a_container_is_what_it_says_alone() -> None:
         found = basic_message.locate(np.frombuffer(b"".join(terms), np.uint8), starts, stops)
         sizes, listed = found.body_stops - found.body_starts, found.property_stops - found.property_starts
         for row in np.flatnonzero(found.known).tolist():
-            said = (int(column[row]) for column in (found.ttl, found.priority, found.deliveries))
-            noted = noted_facts(int(sizes[row]), int(listed[row]), *said)
+            values = (int(column[row]) for column in (found.ttl, found.priority, found.deliveries))
+            noted = noted_facts(int(sizes[row]), int(listed[row]), *values)
             assert noted == message_facts(terms[row])
             plain, others = plain + noted.plain, others + (not noted.plain)
     assert min(plain, others) > 500

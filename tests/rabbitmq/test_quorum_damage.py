@@ -38,7 +38,7 @@ def refused(folder: Path) -> str:
     return text
 
 
-def told(folder: Path) -> list[tuple[str, int]]:
+def reported(folder: Path) -> list[tuple[str, int]]:
     with open_store(str(folder)) as store:
         return [(finding.file, finding.position) for finding in store.verify()]
 
@@ -53,7 +53,7 @@ def test_a_lost_segment_is_a_gap(folder: Path) -> None:
     shown = golden.rows(folder, mode=Mode.PERMISSIVE)
     assert [row["position"] for row in shown if row["corruption"]] == [2056]
     assert len(shown) == len(before) + 1
-    assert [file for file, _ in told(folder)] == [f"{segments(folder)[5].parent.name}/00000007.segment"]
+    assert [file for file, _ in reported(folder)] == [f"{segments(folder)[5].parent.name}/00000007.segment"]
 
 
 def test_a_log_that_begins_too_late_is_a_gap(folder: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_cut_segment(lost: int, folder: Path) -> None:
     assert "reaches beyond the end of the segment" in refused(folder)
     before = golden.rows(folder, mode=Mode.DROPMALFORMED)
     assert 256 < max(row["raftIndex"] for row in before) < 384
-    assert told(folder)
+    assert reported(folder)
 
 
 @pytest.mark.parametrize("number", [5, -1])
@@ -78,7 +78,7 @@ def test_a_flipped_bit_of_an_entry(number: int, folder: Path) -> None:
     edit(path, lambda data: data.__setitem__(len(data) - 20, data[-20] ^ 1))
     assert f"{path.name} at " in refused(folder)
     assert "queue t: the entry fails its checksum" in refused(folder)
-    assert [file for file, _ in told(folder)] == [f"{path.parent.name}/{path.name}"]
+    assert [file for file, _ in reported(folder)] == [f"{path.parent.name}/{path.name}"]
 
 
 def test_an_index_that_reaches_into_the_data(folder: Path) -> None:
@@ -108,11 +108,11 @@ def test_a_record_of_an_unknown_writer(tmp_path: Path) -> None:
     assert f"{path.name} at {at}: " in refused(folder)
     assert "a record of a writer that the file does not name" in refused(folder)
     assert golden.rows(folder, mode=Mode.DROPMALFORMED) == [row for row in whole if row["position"] < last]
-    assert (path.name, at) in told(folder)
+    assert (path.name, at) in reported(folder)
 
 
 @pytest.mark.parametrize("harm", ["cut", "size"])
-def test_a_last_record_that_is_not_whole_is_told(harm: str, tmp_path: Path) -> None:
+def test_a_last_record_that_is_not_whole_is_reported(harm: str, tmp_path: Path) -> None:
     """A real node starts without it; if the size of a record is too large, also without everything that follows."""
     folder = golden.unpack("q01_clean", tmp_path)
     whole = golden.rows(folder)
@@ -167,7 +167,7 @@ def test_a_config_that_a_node_does_not_start_from(case: str, folder: Path) -> No
     config.write_bytes(data.replace(place, place.replace(old, new)))
     assert f"{reason}; option mode=DROPMALFORMED reads its messages all the same" in refused(folder)
     assert golden.rows(folder, mode=Mode.DROPMALFORMED) == whole
-    assert [file for file, _ in told(folder)] == [f"{config.parent.name}/config"]
+    assert [file for file, _ in reported(folder)] == [f"{config.parent.name}/config"]
 
 
 def test_no_flipped_bit_of_a_config_changes_what_is_read(folder: Path) -> None:
@@ -186,12 +186,12 @@ def test_without_write_ahead_logs_the_segments_are_read(folder: Path) -> None:
     for path in folder.glob("*.wal"):
         path.unlink()
     assert len(golden.rows(folder)) == 120
-    assert told(folder) == []
+    assert reported(folder) == []
 
 
 @pytest.mark.parametrize("harm", ["gone", "empty", "cut"])
 @pytest.mark.parametrize("name", ["q26_random_a", "q01_clean"], ids=["in segments", "in the write-ahead log"])
-def test_a_queue_whose_config_is_lost_is_told(harm: str, name: str, tmp_path: Path) -> None:
+def test_a_queue_whose_config_is_lost_is_reported(harm: str, name: str, tmp_path: Path) -> None:
     """A real node starts, serves the other queues, and reports this one as down."""
     folder = golden.unpack(name, tmp_path)
     whole = golden.rows(folder)
@@ -210,7 +210,7 @@ def test_a_queue_whose_config_is_lost_is_told(harm: str, name: str, tmp_path: Pa
         row for row in others if row["queue"] == others[0]["queue"]
     ]
     assert [row["corruption"] is not None for row in golden.rows(folder, mode=Mode.PERMISSIVE)].count(True) == 1
-    assert [file for file, _ in told(folder)] == [f"{queue.folder}/config"]
+    assert [file for file, _ in reported(folder)] == [f"{queue.folder}/config"]
 
 
 def kept_below_the_snapshot(folder: Path) -> tuple[Path, int, int]:

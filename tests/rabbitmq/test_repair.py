@@ -164,7 +164,7 @@ def test_a_power_failure_loses_no_message(stores: dict[bool, Path], tmp_path: Pa
         check(left, before, harm)
 
 
-def test_a_stopped_copy_is_begun_anew(stores: dict[bool, Path], tmp_path: Path) -> None:
+def test_a_stopped_copy_is_started_over(stores: dict[bool, Path], tmp_path: Path) -> None:
     store, harm = worst(stores, tmp_path / "store", clean=False)
     before, target = served(store, Mode.DROPMALFORMED), tmp_path / "repaired"
     with stopped_at(None) as faults:
@@ -221,8 +221,8 @@ def test_queues_of_version_2(what: str, clean: bool, tmp_path: Path) -> None:
             (store / "msg_store_persistent" / table).unlink()
     edit(queue_file(store, "v2.q", name), change)
     with open_store(str(store)) as opened:
-        said = {finding.effect for finding in opened.verify() if finding.kind == "segment"}
-    assert said == {effects[not clean]}
+        reported = {finding.effect for finding in opened.verify() if finding.kind == "segment"}
+    assert reported == {effects[not clean]}
     assert repair(store)
     assert golden.table(store).num_rows == rows
     with open_store(str(store)) as opened:

@@ -134,6 +134,6 @@ def test_a_refused_operation_is_one_line_and_exit_code_1(line: str, words: str, 
     assert done.stderr.count("\n") == 1
 
 
-def test_a_missing_config_is_said(tmp_path: Path) -> None:
+def test_a_missing_config_is_reported(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="first line must be"):
         list(replay("{publish, 1, #{}}.", str(tmp_path)))

@@ -47,7 +47,7 @@ def segments(draw: st.DrawFn) -> bytes:
     return data
 
 
-def said(data: bytes, setting: str) -> tuple[SegmentContent, bool]:
+def parsed(data: bytes, setting: str) -> tuple[SegmentContent, bool]:
     """The content of a segment, and whether the loop found it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loading, "process", loading.Process(setting))
@@ -57,7 +57,7 @@ def said(data: bytes, setting: str) -> tuple[SegmentContent, bool]:
 @settings(max_examples=400, deadline=None)
 @given(segments())
 def test_the_loop_says_what_the_walk_says(data: bytes) -> None:
-    (walked, _), (read, by_loop) = said(data, "never"), said(data, "always")
+    (walked, _), (read, by_loop) = parsed(data, "never"), parsed(data, "always")
     assert read.flags.tolist() == walked.flags.tolist()
     published = walked.flags & PUBLISHED != 0
     assert read.positions[published].tolist() == walked.positions[published].tolist()
@@ -86,7 +86,7 @@ def decoded(
 @settings(max_examples=300, deadline=None)
 @given(segments(), st.booleans())
 def test_publishes_become_what_their_records_say(data: bytes, with_ids: bool) -> None:
-    content, _ = said(data, "never")
+    content, _ = parsed(data, "never")
     (looped, acked), (taken, acked_by_numpy) = (decoded(data, content, with_ids, s) for s in ("always", "never"))
     assert acked == acked_by_numpy == [FIRST + n for n in np.flatnonzero(content.flags & ACKED).tolist()]
     for name in (*COLUMNS.values(), "ids", "stored"):
@@ -97,9 +97,9 @@ def test_publishes_become_what_their_records_say(data: bytes, with_ids: bool) ->
         record = data[(at := int(content.positions[relative])) :]
         head, record_id, expiry, size, embedded_size = struct.unpack_from(">H16sQII", record)
         flags = 0x40 | (0x20 if head & segment.PERSISTENT_BIT else 0)
-        said_of_it = {"sequence_id": FIRST + relative, "position": at, "expiry": expiry, "size": size, "flags": flags,
+        expected = {"sequence_id": FIRST + relative, "position": at, "expiry": expiry, "size": size, "flags": flags,
                       "length": segment.PUBLISH.size + embedded_size}  # fmt: skip
-        assert {name: int(getattr(looped, column)[row]) for name, column in COLUMNS.items()} == said_of_it
+        assert {name: int(getattr(looped, column)[row]) for name, column in COLUMNS.items()} == expected
         assert bool(is_stored) == (embedded_size == 0)
         assert own_id.tobytes() == (record_id if with_ids or is_stored else bytes(16))
 
@@ -108,7 +108,7 @@ def test_publishes_become_what_their_records_say(data: bytes, with_ids: bool) ->
 @pytest.mark.parametrize("more", [-1, 1])
 def test_rows_are_neither_left_over_nor_missing(setting: str, more: int) -> None:
     record = struct.pack(">H16sQII", segment.PUBLISH_BIT, bytes(16), 0, 0, 0)
-    content, _ = said(record, "never")
+    content, _ = parsed(record, "never")
     with pytest.raises(ValueError, match="row for each"):
         decoded(record, content, False, setting, more)
 
@@ -116,7 +116,7 @@ def test_rows_are_neither_left_over_nor_missing(setting: str, more: int) -> None
 @pytest.mark.parametrize("setting", ["always", "never"])
 def test_columns_of_other_lengths_are_refused(setting: str) -> None:
     record = struct.pack(">H16sQII", segment.PUBLISH_BIT, bytes(16), 0, 0, 0)
-    content, _ = said(record, "never")
+    content, _ = parsed(record, "never")
     target, _ = decoded(record, content, False, setting)
     with pytest.raises(ValueError, match="different lengths"):
         publishes_into(record, content.flags, content.positions, FIRST, replace(target, ids=np.zeros(2, "V16")))

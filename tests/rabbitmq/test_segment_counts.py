@@ -37,10 +37,10 @@ def test_rows_are_those_of_a_node(name: str, tmp_path: Path) -> None:
     assert tracemalloc.get_traced_memory()[1] < MOST_MEMORY
     tracemalloc.stop()
     with open_store(str(store)) as opened:
-        told = [(finding.queue, finding.kind.value, finding.reason) for finding in opened.verify()]
+        findings = [(finding.queue, finding.kind.value, finding.reason) for finding in opened.verify()]
     crashes = case.clean and case.redelivered > case.delivered
-    assert [queue for queue, _, _ in told] == ([LARGE, SMALL] if crashes else [])
-    for _, kind, reason in told:
+    assert [queue for queue, _, _ in findings] == ([LARGE, SMALL] if crashes else [])
+    for _, kind, reason in findings:
         assert kind == "index against message store"
         assert reason.endswith("recovery.dets says that the next one gets 40: is .config the one of this store?")
 

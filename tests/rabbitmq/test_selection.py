@@ -83,10 +83,10 @@ def test_the_last_messages_of_a_priority_queue_are_the_last_delivered(store: Pat
 
 def test_offsets_after_the_end_without_fail_on_data_loss(store: Path) -> None:
     everything = ids(store, topics=("a.small",))
-    asked = {"topics": ("a.small",), "fail_on_data_loss": False}
-    assert ids(store, start=OffsetBound(EARLIEST, {SMALL: 99_999}), **asked) == []
-    assert ids(store, stop=OffsetBound(LATEST, {SMALL: 99_999}), **asked) == everything
-    assert ids(store, start=OffsetBound(EARLIEST, {SMALL: 0}), **asked) == everything
+    options = {"topics": ("a.small",), "fail_on_data_loss": False}
+    assert ids(store, start=OffsetBound(EARLIEST, {SMALL: 99_999}), **options) == []
+    assert ids(store, stop=OffsetBound(LATEST, {SMALL: 99_999}), **options) == everything
+    assert ids(store, start=OffsetBound(EARLIEST, {SMALL: 0}), **options) == everything
 
 
 def test_the_python_door(store: Path) -> None:
@@ -168,10 +168,10 @@ def test_every_flipped_bit_of_a_stub(vhost_file: bool, tmp_path: Path) -> None:
         stub.write_bytes((int.from_bytes(whole, "little") ^ 1 << bit).to_bytes(len(whole), "little"))
         with open_store(str(path)) as store:
             snapshot = store.snapshot()
-            told = [finding.reason for finding in store.verify() if finding.file == file]
-            assert bool(told) == (bit // 8 != of_vhost)
-            assert [text.startswith(f"{path}/{file} ") for text in snapshot.warnings()] == [True] * len(told)
-            assert ("a.small" in {info.topic for info in snapshot.queues()}) == (not told)
+            reasons = [finding.reason for finding in store.verify() if finding.file == file]
+            assert bool(reasons) == (bit // 8 != of_vhost)
+            assert [text.startswith(f"{path}/{file} ") for text in snapshot.warnings()] == [True] * len(reasons)
+            assert ("a.small" in {info.topic for info in snapshot.queues()}) == (not reasons)
         if bit % 16 == 0:
             assert golden.table(path, topics=("a.small",), columns=("sequenceId", "body")).equals(rows)
 

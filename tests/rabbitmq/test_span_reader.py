@@ -82,12 +82,12 @@ def test_long_runs_in_any_direction_are_read_as_one(tmp_path: Path, files: dict[
 def test_far_spans_are_read_one_by_one_and_asked_for_in_one_piece(
     tmp_path: Path, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, read_soon = [], system.read_soon
-    monkeypatch.setattr(system, "read_soon", lambda *args: (asked.append(args[1:]), read_soon(*args)))
+    requested, read_soon = [], system.read_soon
+    monkeypatch.setattr(system, "read_soon", lambda *args: (requested.append(args[1:]), read_soon(*args)))
     spans = [(0, at, at + 5000) for at in range(0, 200_000, 20_000)] + [(1, 0, 10), (2, 0, 10), (2, 300_000, 300_010)]
     reader = SpanReader(str(tmp_path), list(files))
     buffer, found = reader.load(*columns(spans))
-    assert (len(buffer), asked) == (50_030, [(0, 185_000)])
+    assert (len(buffer), requested) == (50_030, [(0, 185_000)])
     assert found.tolist() == [*range(0, 50_001, 5000), 50_010, 50_020]
     reader.close()
 

@@ -46,7 +46,7 @@ def records(index: Path) -> Any:
     return INDEX_RECORD.all(np.frombuffer(index.read_bytes(), np.uint8)[HEAD_SIZE:])
 
 
-def told(folder: Path) -> dict[tuple[str, int], str]:
+def reported(folder: Path) -> dict[tuple[str, int], str]:
     """Effects by file and position."""
     with open_store(str(folder)) as store:
         return {(finding.file.rsplit("/", 1)[1], finding.position): finding.effect for finding in store.verify()}
@@ -55,7 +55,7 @@ def told(folder: Path) -> dict[tuple[str, int], str]:
 def test_a_flipped_bit_of_an_index_costs_no_message(folder: Path) -> None:
     """Except in the last record, by which a start finds the end of the stream."""
     whole, draw = golden.rows(folder), random.Random(SEED)
-    clean = told(folder)
+    clean = reported(folder)
     for index in indexes(folder):
         last = len(records(index)) - 1
         ends = HEAD_SIZE + (last if index == indexes(folder)[-1] else last + 1) * INDEX_RECORD.size
@@ -80,7 +80,7 @@ def test_a_flipped_bit_of_an_index_costs_no_message(folder: Path) -> None:
             some = [row for row in whole if start <= row["streamOffset"] < start + 9]
             assert read == [whole, whole, some, whole[-9:]], f"{index.name} bit {bit}"
             if field < 8 or field >= 24:
-                new = {effect for place, effect in told(folder).items() if place not in clean}
+                new = {effect for place, effect in reported(folder).items() if place not in clean}
                 assert new == {"serves all, but not to a consumer that begins there" if field >= 0 else "serves all"}
             flip(index, bit)
 
@@ -112,7 +112,7 @@ def test_a_flipped_bit_of_a_chunks_head(folder: Path) -> None:
     for bit in draw.sample(range(8 * CHUNK.size), 60):
         flip(segment, 8 * position + bit)
         field = next(name for name, (kind, at) in CHUNK.dtype.fields.items() if at <= bit // 8 < at + kind.itemsize)
-        effects = {effect for (file, at), effect in told(folder).items() if (file, at) == (segment.name, position)}
+        effects = {effect for (file, at), effect in reported(folder).items() if (file, at) == (segment.name, position)}
         if field in ignored:
             assert golden.rows(folder) == whole, f"{field} bit {bit}"
             ends = {"serves the chunk; a consumer does not get beyond it"}
@@ -136,23 +136,23 @@ def test_what_a_start_fails_at(folder: Path) -> None:
     trailer = position + CHUNK.size + int(head["data_size"])
     flip(segment, 8 * trailer + 6)
     assert golden.rows(folder) == whole
-    assert told(folder)[segment.name, position] == refused
+    assert reported(folder)[segment.name, position] == refused
     flip(segment, 8 * trailer + 6)
     whole_segment = segment.read_bytes()
     edit(segment, lambda data: data.__delitem__(slice(position + CHUNK.size, None)))
     assert golden.rows(folder) == [row for row in whole if row["chunkId"] != int(record["id"])]
-    assert told(folder)[segment.name, position] == refused
+    assert reported(folder)[segment.name, position] == refused
     segment.write_bytes(whole_segment)
-    assert refused not in told(folder).values()
+    assert refused not in reported(folder).values()
     first = indexes(folder)[0].with_suffix(".segment")
     edit(first, lambda data: data.__setitem__(HEAD_SIZE, log_files.FIRST_BYTE ^ 1))
-    assert told(folder)[first.name, HEAD_SIZE] == refused
+    assert reported(folder)[first.name, HEAD_SIZE] == refused
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_flipped_bits_against_a_nodes_rules(seed: int, folder: Path) -> None:
     """Everything that a consumer gets is read, and `verify` reports where it gets no further, or nothing at all."""
-    whole, draw, clean = golden.rows(folder), random.Random(seed), told(folder)
+    whole, draw, clean = golden.rows(folder), random.Random(seed), reported(folder)
     bodies = {row["streamOffset"]: row["rawSections"] for row in whole}
     (stream,) = {path.parent for path in indexes(folder)}
     files = sorted(path for path in stream.iterdir() if path.stat().st_size > HEAD_SIZE)
@@ -161,7 +161,7 @@ def test_flipped_bits_against_a_nodes_rules(seed: int, folder: Path) -> None:
         bit = draw.randrange(8 * path.stat().st_size)
         flip(path, bit)
         read = {row["streamOffset"]: row["rawSections"] for row in golden.rows(folder, mode=Mode.DROPMALFORMED)}
-        effects = {effect for place, effect in told(folder).items() if clean.get(place) != effect}
+        effects = {effect for place, effect in reported(folder).items() if clean.get(place) != effect}
         where = f"{path.name} bit {bit}"
         assert read.items() <= bodies.items(), where
         try:
@@ -193,7 +193,7 @@ def test_filters_of_later_releases(folder: Path) -> None:
         index.write_bytes(index.read_bytes()[:HEAD_SIZE] + table.tobytes())
     found = golden.rows(folder)
     assert [row["rawSections"] for row in found] == [row["rawSections"] for row in whole]
-    assert "does not start the stream" not in told(folder).values()
-    assert set(told(folder).values()) <= {"starts; what is named is not served"}
+    assert "does not start the stream" not in reported(folder).values()
+    assert set(reported(folder).values()) <= {"starts; what is named is not served"}
     flip(indexes(folder)[1], 8 * (HEAD_SIZE + 2 * INDEX_RECORD.size + 27))
     assert golden.rows(folder) == found

@@ -63,7 +63,7 @@ def test_offsets_and_times(tmp_path: Path) -> None:
         golden.rows(folder, start=OffsetBound(offsets[-1] + 1000))
 
 
-def test_seeking_reads_only_what_is_asked(tmp_path: Path) -> None:
+def test_seeking_reads_only_what_is_requested(tmp_path: Path) -> None:
     """The last messages are read from the last segment, and only from the chunks that contain them."""
     folder = golden.unpack("s10_torn_segment", tmp_path)
     with open_store(str(folder)) as store:
@@ -88,8 +88,8 @@ def test_pieces_of_a_plan(tmp_path: Path) -> None:
         for partition in snapshot.plan(ScanRequest(min_partitions=4)):
             assert list(pickle.loads(pickle.dumps(partition)).read()) == list(partition.read())
     late = found[100]["chunkTimestamp"]
-    asked = (Predicate("streamOffset", ">=", 5), Predicate("body", "!=", b"m7"))
-    assert golden.rows(folder, predicates=asked) == [row for row in found[5:] if row["body"] != b"m7"]
+    predicates = (Predicate("streamOffset", ">=", 5), Predicate("body", "!=", b"m7"))
+    assert golden.rows(folder, predicates=predicates) == [row for row in found[5:] if row["body"] != b"m7"]
     micros = round(late.timestamp() * 1000) * 1000
     timed = golden.rows(folder, predicates=(Predicate("chunkTimestamp", ">", micros),))
     assert timed == [row for row in found if row["chunkTimestamp"] > late]

@@ -157,7 +157,7 @@ def test_a_message_of_version_2_is_waited_for(tmp_path: Path, monkeypatch: pytes
             planned(tail.settled(), {})
 
 
-def test_a_queue_that_is_numbered_anew_is_a_loss_that_is_named(tmp_path: Path, quick: None) -> None:
+def test_a_queue_that_is_renumbered_is_a_loss_that_is_named(tmp_path: Path, quick: None) -> None:
     """A node that was killed assigns the sequence ids of an empty queue again."""
     root = tmp_path / "vhost"
 
@@ -236,7 +236,7 @@ def test_priorities_have_positions_of_their_own(tmp_path: Path, quick: None) -> 
         ]
 
 
-def test_a_journal_that_is_written_anew_is_not_taken_for_the_old_one(tmp_path: Path, quick: None) -> None:
+def test_a_journal_that_is_rewritten_is_not_taken_for_the_old_one(tmp_path: Path, quick: None) -> None:
     root = tmp_path / "vhost"
     queue = Queue(str(root), "one", SMALL)
     queue.publish_many([b"old %d" % number for number in range(8)])

@@ -43,14 +43,14 @@ def test_what_real_nodes_left(name: str, tmp_path: Path) -> None:
         assert fingerprint(store) == before
 
 
-def test_what_a_node_does_is_said(tmp_path: Path) -> None:
+def test_what_a_node_does_is_reported(tmp_path: Path) -> None:
     store = golden.unpack("s13_rdqbadmark_kill9", tmp_path) / golden.DEFAULT_VHOST
     index, message = sorted(found(store), key=lambda finding: finding.kind)
     assert (message.file, message.position, message.effect) == ("msg_store_persistent/0.rdq", 0, "skips it")
     assert (index.reason, index.effect) == ("1 messages are in no message file", "forgets them when it starts")
 
 
-def test_a_segment_of_zeros_is_told_and_moved_away(clean: Path) -> None:
+def test_a_segment_of_zeros_is_reported_and_moved_away(clean: Path) -> None:
     blank = queue_file(clean, "b.large", "77.idx")
     blank.write_bytes(bytes(3000))
     (finding,) = found(clean)

@@ -210,8 +210,8 @@ def test_a_store_with_a_queue_of_version_2_is_not_opened_for_a_queue(queue: str,
     """Whichever queue is requested."""
     path = golden.unpack("s11_cqv2_clean", tmp_path) / golden.DEFAULT_VHOST
     before = fingerprint(path)
-    told = "is a queue of version 2; no queue of a store that has one is opened to publish and fetch: read it"
-    with open_store(str(path)) as store, pytest.raises(UnsupportedFormatError, match=told):
+    message = "is a queue of version 2; no queue of a store that has one is opened to publish and fetch: read it"
+    with open_store(str(path)) as store, pytest.raises(UnsupportedFormatError, match=message):
         store.queue(queue)
     assert {name: entry[1:] for name, entry in fingerprint(path).items() if not name.startswith(".mqstore")} == {
         name: entry[1:] for name, entry in before.items()
@@ -327,7 +327,7 @@ def test_a_new_store_whose_first_files_are_there(tmp_path: Path) -> None:
     """A first write that stopped after .vhost or .config: readers see no store yet, and the next write finishes it."""
     for count, moved in enumerate((paths.VHOST_FILE, paths.CONFIG_FILE)):
         folder = tmp_path / str(count)
-        stopped_behind(folder, moved)
+        stop_after_moving(folder, moved)
         assert {path.name for path in folder.iterdir()} <= {".mqstore", paths.VHOST_FILE, paths.CONFIG_FILE}
         with open_store(str(folder)) as store:
             with pytest.raises(StoreNotFoundError, match="no store yet"):
@@ -353,7 +353,7 @@ def test_a_new_store_that_another_write_made_meanwhile(tmp_path: Path) -> None:
 def test_an_unfinished_job_decides_the_segments_of_the_next(tmp_path: Path) -> None:
     """The message store exists and .config does not yet: the next job is staged for what the first one creates."""
     folder = tmp_path / "v"
-    stopped_behind(folder, paths.CONFIG_FILE, {"queue_index_segment_entry_count": 16})
+    stop_after_moving(folder, paths.CONFIG_FILE, {"queue_index_segment_entry_count": 16})
     (folder / paths.CONFIG_FILE).rename(next((folder / ".mqstore" / "staging").glob("*")) / "new.config")
     (folder / paths.PERSISTENT_FOLDER).mkdir()
     with open_store(str(folder)) as store:
@@ -362,7 +362,7 @@ def test_an_unfinished_job_decides_the_segments_of_the_next(tmp_path: Path) -> N
     assert golden.table(folder).num_rows == 60
 
 
-def stopped_behind(folder: Path, moved: str, options: dict[str, Any] | None = None) -> None:
+def stop_after_moving(folder: Path, moved: str, options: dict[str, Any] | None = None) -> None:
     """Writes 20 rows to a new store in a process that dies once it has put `moved` in place."""
     rename = system.rename
 

@@ -19,22 +19,22 @@ class Variant:
 
     directory: Path
     harm: Harm
-    says_5x: bool
+    has_5x_marks: bool
     truths: list[truth.Truth] = field(default_factory=list)
 
     def problems(self, partitions: int) -> Iterator[str]:
         """Where mqstore's answers differ."""
-        for told in self.truths:
-            automatic = (told.version == "533") == self.says_5x
-            if told.never_answers:
+        for stock in self.truths:
+            automatic = (stock.version == "533") == self.has_5x_marks
+            if stock.never_answers:
                 continue
-            for line in truth.check(self.directory, told, self.harm.touched, partitions, automatic):
-                yield f"as {told.version}{' (auto)' if automatic else ''}: {line}"
-            options = {} if automatic else {"recovery": truth.RECOVERY[told.version]}
+            for line in truth.check(self.directory, stock, self.harm.touched, partitions, automatic):
+                yield f"as {stock.version}{' (auto)' if automatic else ''}: {line}"
+            options = {} if automatic else {"recovery": truth.RECOVERY[stock.version]}
             with open_store(str(self.directory), **options) as store:
                 ends = {(queue.topic, queue.queue_id): queue.stop for queue in store.queues()}
-            for line in truth.check_ends(told, ends):
-                yield f"as {told.version}{' (auto)' if automatic else ''}: {line}"
+            for line in truth.check_ends(stock, ends):
+                yield f"as {stock.version}{' (auto)' if automatic else ''}: {line}"
 
 
 @dataclass
@@ -64,21 +64,21 @@ def prepare(seed: int, work: Path) -> Case:
     """Makes the store of a seed and its variants below `work`, and queries the real stores; does not run mqstore."""
     r = random.Random(f"variants of {seed}")
     made = random_store.make(seed, work / "as-made")
-    variants = [Variant(made.directory, Harm(), says_5x(made.directory))]
+    variants = [Variant(made.directory, Harm(), has_5x_marks(made.directory))]
     for number in range(3):
         copy = work / f"harmed-{number}"
         shutil.copytree(made.directory, copy)
         done = harm(copy, r)
-        variants.append(Variant(copy, done, says_5x(copy)))
+        variants.append(Variant(copy, done, has_5x_marks(copy)))
     for variant in variants:
-        own = "533" if variant.says_5x else "493"
-        other = "493" if variant.says_5x else "533"
+        own = "533" if variant.has_5x_marks else "493"
+        other = "493" if variant.has_5x_marks else "533"
         versions = [own] if r.random() < 0.5 else [own, other]
         variant.truths = [truth.ask(version, variant.directory, made.settings) for version in versions]
     return Case(seed, made, variants, r.choice((2, 3, 7, 20)))
 
 
-def says_5x(store: Path) -> bool:
+def has_5x_marks(store: Path) -> bool:
     """Whether a directory shows that a 5.x broker wrote it (interface.md 8). V2 records count only behind 5.x files."""
     abort, checkpoint = store / "abort", store / "checkpoint"
     return (

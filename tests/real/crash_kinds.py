@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.golden import archive
 from tests.real import truth
-from tests.real.case import says_5x
+from tests.real.case import has_5x_marks
 from tests.support.rocketmq_copies import write_options
 from tests.support.rocketmq_writes import GEOMETRY
 
@@ -27,7 +27,7 @@ def disagreements(directory: Path, settings: dict[str, Any], version: str) -> li
     """Where mqstore's rows differ from the real store's. A unit that a broker left behind, and that now points to a
     record of another queue, may be left out (interface.md 41).
     """
-    told = truth.ask(version, directory, settings)
-    assert not told.never_answers, told.notes
-    misfiled = {m["unitOffset"] for m in told.messages if (m["topic"], m["queueId"]) != m["foundAt"][:2]}
-    return truth.check(directory, told, misfiled, 2, (version == "533") == says_5x(directory))
+    stock = truth.ask(version, directory, settings)
+    assert not stock.never_answers, stock.notes
+    misfiled = {m["unitOffset"] for m in stock.messages if (m["topic"], m["queueId"]) != m["foundAt"][:2]}
+    return truth.check(directory, stock, misfiled, 2, (version == "533") == has_5x_marks(directory))

@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.golden.archive import GOLDEN
 from tests.real.batch_queues import Story
 from tests.real.golden_store import keep
-from tests.real.maker import make_asked
+from tests.real.maker import make_requested
 
 TARGET = GOLDEN / "rocketmq" / "batched"
 SEED = 20261129
@@ -31,4 +31,4 @@ def make(name: str) -> None:
 
 
 if __name__ == "__main__":
-    make_asked({name: partial(make, name) for name in KILLS}, __doc__)
+    make_requested({name: partial(make, name) for name in KILLS}, __doc__)

@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.golden.archive import GOLDEN
 from tests.real.compacted import NEVER_MS, OFTEN_MS, Story
 from tests.real.golden_store import keep
-from tests.real.maker import make_asked
+from tests.real.maker import make_requested
 
 TARGET = GOLDEN / "rocketmq" / "compacted"
 SEED = 20261129
@@ -34,4 +34,4 @@ def make(name: str) -> None:
 
 
 if __name__ == "__main__":
-    make_asked({name: partial(make, name) for name in VISITS}, __doc__)
+    make_requested({name: partial(make, name) for name in VISITS}, __doc__)

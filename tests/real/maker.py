@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Mapping
 
 
-def make_asked(makers: Mapping[str, Callable[[], None]], about: str | None) -> None:
+def make_requested(makers: Mapping[str, Callable[[], None]], about: str | None) -> None:
     """Makes the fixtures named on the command line, or all of them if it names none."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"what to make: {', '.join(makers)} (all of these)")

@@ -21,7 +21,7 @@ from storage_core.store import Scan
 from tests.golden import archive
 from tests.real.batch_queues import BATCHED, QUEUES, SMALL, TOPICS, Story
 from tests.real.broker import Broker, BrokerError
-from tests.reference.batches import got, told
+from tests.reference.batches import got, shown_fields
 from tests.reference.served import AS_BROKER, Row, in_partitions, place, read
 from tests.support.batch_store import add_queue, lose_batch_entries, queues_that_go_back
 from tests.support.stream_query import Query
@@ -49,7 +49,7 @@ def test_rows_are_what_a_consumer_gets(seed: int, tmp_path: Path) -> None:
         rows = read(story.store, in_partitions(r.randrange(1, 5), topics=TOPICS, **AS_BROKER))
         truth = story.consumed()
         compared = certain(story.store)
-        assert [told(row) for row in compared(rows)] == [got(each) for each in compared(truth)]
+        assert [shown_fields(row) for row in compared(rows)] == [got(each) for each in compared(truth)]
     with open_store(str(story.store)) as opened:
         assert opened.append(pa.table({"topic": ["plain"] * 9, "body": [b"%d" % number for number in range(9)]})) == 9
     story.visits += 1
@@ -69,7 +69,7 @@ def certain(store: Path) -> Callable[[list[Row]], list[Row]]:
     return lambda rows: sorted((row for row in rows if place(row)[:2] not in back), key=place)
 
 
-def test_a_stream_beside_a_broker(tmp_path: Path) -> None:
+def test_a_stream_alongside_a_broker(tmp_path: Path) -> None:
     """Each message arrives once, even if a micro-batch ends inside an inner batch."""
     story = Story(tmp_path / "store", random.Random(FIRST_SEED))
     story.visit(kill=False)

@@ -117,9 +117,9 @@ def _different(message: dict[str, Any], row: Row | None) -> list[str]:
         "storeHost": row["storeHost"], "sysFlag": row["sysFlag"], "bodyCrc": row["bodyCrc"],
         "preparedTransactionOffset": row["preparedTransactionOffset"],
     }  # fmt: skip
-    told = message | {"properties": seen, "body": base64.b64decode(message["body64"])}
-    return [f"{place(row)}: {name} is {told[name]!r:.200}, in the store {value!r:.200}"
-            for name, value in wanted.items() if told[name] != value]  # fmt: skip
+    expected = message | {"properties": seen, "body": base64.b64decode(message["body64"])}
+    return [f"{place(row)}: {name} is {expected[name]!r:.200}, in the store {value!r:.200}"
+            for name, value in wanted.items() if expected[name] != value]  # fmt: skip
 
 
 def key_answers(broker: Broker, directory: Path, rows: list[dict[str, Any]], r: random.Random) -> list[str]:
@@ -187,6 +187,6 @@ def test_a_broker_at_steps_of_a_commit_refuses_or_serves_whole_or_absent(tmp_pat
                 write(directory, NEW_ROWS)
             waiting.append((version, directory, expected))
     with ThreadPoolExecutor(3) as several:
-        asked = [several.submit(at_a_stop, *each) for each in waiting]
-        problems = [line for each in asked for line in each.result()]
+        futures = [several.submit(at_a_stop, *each) for each in waiting]
+        problems = [line for each in futures for line in each.result()]
     assert not problems, "\n".join(problems)

@@ -16,7 +16,7 @@ from storage_core import open_store
 from tests.golden import archive
 from tests.real.broker import Broker, BrokerError
 from tests.real.compacted import NEVER_MS, OFTEN_MS, PATIENCE_MS, SMALL, TOPICS, Story
-from tests.reference.consumed import got, told
+from tests.reference.consumed import got, shown_fields
 from tests.reference.served import AS_BROKER, Row, in_partitions, place, read
 from tests.support.compacted_store import files_of, lose_entries
 
@@ -38,7 +38,7 @@ def test_rows_are_what_a_consumer_gets(seed: int, tmp_path: Path) -> None:
         rows = read(story.store, in_partitions(r.randrange(1, 5), topics=TOPICS, **AS_BROKER))
         messages = story.consumed()
         assert [shown(got(each), lost) for each in in_order(messages)] == [
-            shown(told(row), lost) for row in in_order(rows)
+            shown(shown_fields(row), lost) for row in in_order(rows)
         ]
 
 

@@ -83,14 +83,14 @@ def flip_in_units(store: Path) -> int:
 
 def right(message: dict[str, Any], log: Log, store: Path) -> bool:
     """Whether the record that a unit points to is right by interface.md 41."""
-    told = entry(store, *message["foundAt"])
-    assert told is not None
+    expected = entry(store, *message["foundAt"])
+    assert expected is not None
     try:
         fields = log.fields(message["unitOffset"])
     except NotARecord:
         return False
     found = (fields["topic"], fields["queueId"], fields["queueOffset"])
-    return (found, fields["physicalOffset"], fields["size"]) == (message["foundAt"], *told[:2])
+    return (found, fields["physicalOffset"], fields["size"]) == (message["foundAt"], *expected[:2])
 
 
 def is_utf8(raw: bytes) -> bool:
@@ -102,9 +102,9 @@ def is_utf8(raw: bytes) -> bool:
     return True
 
 
-def problems(store: Path, told: truth.Truth, rows: list[Row]) -> Iterator[str]:
+def problems(store: Path, stock: truth.Truth, rows: list[Row]) -> Iterator[str]:
     log = Log(store / "commitlog")
-    served = {(message["foundAt"], message["unitOffset"]): message for message in told.messages}
+    served = {(message["foundAt"], message["unitOffset"]): message for message in stock.messages}
     mine = {(place(row), row["physicalOffset"]): row for row in rows}
     yield from (f"{at}: read, but not served" for at in mine.keys() - served.keys())
     for at, message in served.items():
@@ -113,10 +113,10 @@ def problems(store: Path, told: truth.Truth, rows: list[Row]) -> Iterator[str]:
                 yield f"{at}: served and right, but not read"
             continue
         row = log.row(message["unitOffset"])
-        told_as = message | {name: row[name] for name in TIMES if row[name] is None}
+        corrected = message | {name: row[name] for name in TIMES if row[name] is None}
         if not is_utf8(row["rawProperties"]):
-            told_as |= {"properties": dict(row["properties"])}
-        expected = expected_row(told_as, log)
+            corrected |= {"properties": dict(row["properties"])}
+        expected = expected_row(corrected, log)
         yield from (f"{at}: {name}" for name in NATIVE_COLUMNS if mine[at][name] != expected[name])
 
 
@@ -126,11 +126,11 @@ def test_no_row_is_read_that_is_not_served(version: str, harm: str, tmp_path: Pa
     store, (what, hosts) = tmp_path / "store", harm.split("-")
     made(version, int(hosts), store)
     flipped = flip_in_records(store) if what == "records" else flip_in_units(store)
-    told = truth.ask(version, store, SETTINGS)
-    assert not told.never_answers, told.notes
+    stock = truth.ask(version, store, SETTINGS)
+    assert not stock.never_answers, stock.notes
     rows = read(store, in_partitions(1, **AS_BROKER), recovery=truth.RECOVERY[version])
     assert len(rows) >= MESSAGES - flipped
-    assert list(problems(store, told, rows)) == []
+    assert list(problems(store, stock, rows)) == []
 
 
 @pytest.mark.parametrize("version", ["493", "533"])
@@ -143,8 +143,8 @@ def test_a_negative_size_stops_every_pull_that_comes_to_it(version: str, tmp_pat
     rows = read(store, in_partitions(1, assign=((TOPICS[0], 0),), **AS_BROKER), recovery=truth.RECOVERY[version])
     with Oracle(version, store, SETTINGS) as oracle:
         every = range(oracle.ask(op="minmax", **queue)["max"])
-        asked = [(broken - 1, 1), (broken - 1, 2), (broken, 1), (broken + 1, 2)]
-        pulls = [oracle.ask(op="get", offset=at, max=count, **queue) for at, count in asked]
+        ranges = [(broken - 1, 1), (broken - 1, 2), (broken, 1), (broken + 1, 2)]
+        pulls = [oracle.ask(op="get", offset=at, max=count, **queue) for at, count in ranges]
     assert ["newLimit" in pull.get("error", "") for pull in pulls] == [False, True, True, False]
     assert [pulls[0]["status"], pulls[3]["status"]] == ["FOUND", "FOUND"]
     assert [row["queueOffset"] for row in rows] == [at for at in every if at != broken]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.real.ledgers import TOPICS, VERSIONS, Story
-from tests.reference.consumed import got, told
+from tests.reference.consumed import got, shown_fields
 from tests.reference.served import AS_BROKER, Row, in_partitions, read
 from tests.support.ledger_store import HARMS
 
@@ -38,7 +38,7 @@ def test_rows_are_what_a_consumer_gets(seed: int, version: str, tmp_path: Path) 
     rows = read(story.store, in_partitions(r.randrange(1, 5), topics=TOPICS, **AS_BROKER))
     messages = story.consumed(len(rows))
     note = "no harm" if harm is None else harm.__name__
-    assert (note, shown(map(got, messages))) == (note, shown(map(told, rows)))
+    assert (note, shown(map(got, messages))) == (note, shown(map(shown_fields, rows)))
 
 
 def shown(rows: Iterable[Row]) -> list[Row]:

@@ -46,9 +46,9 @@ class Reader:
         """Waits until it has read this many rows of each queue; returns what it then reports."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            said: dict[str, Any] = json.loads(line)
-            if [said["read"].get(str(queue), 0) for queue in range(QUEUES)] == read:
-                return said
+            status: dict[str, Any] = json.loads(line)
+            if [status["read"].get(str(queue), 0) for queue in range(QUEUES)] == read:
+                return status
         raise AssertionError("the reader ended")
 
     def kill(self) -> None:
@@ -88,13 +88,13 @@ def test_a_stream_reads_the_directory_of_a_broker_at_full_speed(version: str, tm
                 sent = broker.ask(**flood, seconds=SECONDS / TURNS, first=sent)["next"]
                 rates[on] += (sum(sent) - before) / SECONDS
             running.say("on")
-            said = running.until(sent)
+            status = running.until(sent)
     with open_store(str(store)) as opened:
         ends = [(info.start, info.stop) for info in opened.queues() if info.topic == "load"]
     assert ends == [(0, each) for each in sent]
     print(
-        f"{version}: {sum(sent)} messages of {SIZE} B in {said['triggers']} micro-batches, the slowest took "
-        f"{said['slowest']:.2f} s; {rates[True]:,.0f} messages/s while it was read, {rates[False]:,.0f} alone: "
+        f"{version}: {sum(sent)} messages of {SIZE} B in {status['triggers']} micro-batches, the slowest took "
+        f"{status['slowest']:.2f} s; {rates[True]:,.0f} messages/s while it was read, {rates[False]:,.0f} alone: "
         f"{rates[True] / rates[False]:.3f}; load {os.getloadavg()[0]:.1f}"
     )
-    assert said["triggers"] > TURNS
+    assert status["triggers"] > TURNS

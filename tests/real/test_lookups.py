@@ -32,14 +32,14 @@ COLUMNS = ("topic", "queueId", "queueOffset", "physicalOffset", "keys", "propert
 
 
 @dataclass
-class Told:
+class Answers:
     """The real store's answers: keys with their offsets, and times with theirs."""
 
     keys: list[tuple[str, str, list[int]]] = field(default_factory=list)
     times: list[tuple[str, int, int, int]] = field(default_factory=list)
 
 
-def made(seed: int, directory: Path) -> Told:
+def made(seed: int, directory: Path) -> Answers:
     r = random.Random(seed)
     version = r.choice(("493", "533"))
     settings = {
@@ -47,7 +47,7 @@ def made(seed: int, directory: Path) -> Told:
         "maxHashSlotNum": r.choice((1, 2, 3, 7, 50)), "maxIndexNum": r.choice((30, 60, 400)),
     }  # fmt: skip
     directory.mkdir(parents=True)
-    told, now = Told(), FIRST_MS
+    answers, now = Answers(), FIRST_MS
     with Oracle(version, directory, settings, timeout_s=300) as oracle:
         for number in range(r.choice((20, 80, 160))):
             now += r.choice((0, 1, 300, 1700, 5000)) if r.random() < 0.95 else -3000
@@ -61,12 +61,12 @@ def made(seed: int, directory: Path) -> Told:
         for topic in TOPICS:
             for word in (*WORDS, "no-such-key"):
                 answer = oracle.ask(op="query", topic=topic, key=word, max=64, begin=0, end=LAST)
-                told.keys.append((topic, word, found_at(answer)))
-        ask_times(oracle, version, r, now, told)
-    return told
+                answers.keys.append((topic, word, found_at(answer)))
+        ask_times(oracle, version, r, now, answers)
+    return answers
 
 
-def ask_times(oracle: Oracle, version: str, r: random.Random, now: int, told: Told) -> None:
+def ask_times(oracle: Oracle, version: str, r: random.Random, now: int, answers: Answers) -> None:
     if version != "533":
         return
     for topic in TOPICS:
@@ -74,7 +74,7 @@ def ask_times(oracle: Oracle, version: str, r: random.Random, now: int, told: To
             for _ in range(8):
                 at = r.randrange(FIRST_MS - 2000, now + 2000)
                 answer = oracle.ask(op="bytime", topic=topic, queueId=queue_id, ts=at, boundary="LOWER")
-                told.times.append((topic, queue_id, at, answer["offset"]))
+                answers.times.append((topic, queue_id, at, answer["offset"]))
 
 
 def found_at(answer: dict[str, Any]) -> list[int]:
@@ -100,10 +100,10 @@ def has(row: Row, topic: str, word: str) -> bool:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_lookups_equal_the_real_ones(seed: int, tmp_path: Path) -> None:
     directory = tmp_path / "store"
-    told = made(seed, directory)
+    answers = made(seed, directory)
     rows = read(directory, ScanRequest(columns=COLUMNS, **AS_BROKER))
     by_place = {row["physicalOffset"]: row for row in rows}
-    for topic, word, offsets in told.keys:
+    for topic, word, offsets in answers.keys:
         every = [row for row in rows if has(row, topic, word)]
         # A broker compares only hashes, indexes messages that no queue serves, and stops at 64.
         real = {at for at in offsets if at in by_place and has(by_place[at], topic, word)}
@@ -113,7 +113,7 @@ def test_lookups_equal_the_real_ones(seed: int, tmp_path: Path) -> None:
         assert real <= unique.keys(), (topic, word)
         if len(offsets) < 64:
             assert real == unique.keys(), (topic, word)
-    for topic, queue_id, at, offset in told.times:
+    for topic, queue_id, at, offset in answers.times:
         queue = [row["queueOffset"] for row in rows if (row["topic"], row["queueId"]) == (topic, queue_id)]
         if queue:
             request = ScanRequest(columns=("queueOffset",), assign=((topic, queue_id),), start_ms=at, **AS_BROKER)

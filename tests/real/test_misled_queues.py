@@ -23,5 +23,5 @@ MISLED = [(seed, version) for seed in SEEDS for version in truth.RECOVERY if (se
 @pytest.mark.parametrize(("seed", "version"), MISLED)
 def test_a_wrong_entry_hides_no_row_and_shows_none(seed: int, version: str, tmp_path: Path) -> None:
     store, settings = misled_store(tmp_path, seed)
-    told = truth.ask(version, store, settings)
-    assert truth.check(store, told, set(), 3, automatic=False) == [], SEEDS[seed]
+    stock = truth.ask(version, store, settings)
+    assert truth.check(store, stock, set(), 3, automatic=False) == [], SEEDS[seed]

@@ -22,7 +22,7 @@ def test_no_client_decodes_them_and_no_read_serves_them(name: str, version: str,
     rows = read(store, in_partitions(1, **AS_BROKER), recovery=truth.RECOVERY[version])
     served = sorted(before & {row["physicalOffset"] for row in rows})
     odd, well = give_ports(store, served)
-    told = truth.ask(version, store, settings)
-    assert {message["physicalOffset"] for message in told.messages} == before - set(odd)
+    stock = truth.ask(version, store, settings)
+    assert {message["physicalOffset"] for message in stock.messages} == before - set(odd)
     assert set(well) <= before
-    assert truth.check(store, told, set(), 3, automatic=False) == []
+    assert truth.check(store, stock, set(), 3, automatic=False) == []

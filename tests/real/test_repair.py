@@ -55,7 +55,7 @@ def deleted(made: Variant) -> set[int]:
     request = ScanRequest(columns=("topic", "queueId", "queueOffset", "physicalOffset"), scan=Scan.LOG)
     began = {(row["topic"], row["queueId"]): row["physicalOffset"]
              for row in read(made.directory, request) if row["queueOffset"] == 0}  # fmt: skip
-    served = {message["physicalOffset"] for told in made.truths for message in told.messages}
+    served = {message["physicalOffset"] for stock in made.truths for message in stock.messages}
     return {row["physicalOffset"] for row in read(made.directory, request)
             if row["physicalOffset"] < began.get((row["topic"], row["queueId"]), 0)} - served  # fmt: skip
 
@@ -68,18 +68,18 @@ def check(variant: Variant, settings: Settings, target: Path, gone: set[int]) ->
     starts = {row.physical_offset for row in records(variant.directory)} - variant.harm.touched
     done = repaired(variant.directory, settings, target)
     newest = max((fields["magic"] for fields in Log(variant.directory / "commitlog").right_records()), default=0)
-    for told in variant.truths:
-        if told.version == "493" and newest == MAGIC_V2:
+    for stock in variant.truths:
+        if stock.version == "493" and newest == MAGIC_V2:
             continue  # it ends the log at the first 5.x record that recovery happens to scan
-        served = {} if told.never_answers else {message["physicalOffset"]: message for message in told.messages}
-        after = truth.ask(told.version, target, settings)
-        story = f"{told.version} {variant.harm.story} {done} {after.notes}"
+        served = {} if stock.never_answers else {message["physicalOffset"]: message for message in stock.messages}
+        after = truth.ask(stock.version, target, settings)
+        story = f"{stock.version} {variant.harm.story} {done} {after.notes}"
         assert not after.never_answers, story
         found = {message["physicalOffset"]: message for message in after.messages}
         # A record with a flipped address is served under an address that does not exist.
         lost = (served.keys() & starts) - found.keys()
         assert not lost, (story, sorted(lost))
-        own = (told.version == "533") == variant.says_5x
+        own = (stock.version == "533") == variant.has_5x_marks
         if own:
             assert not wanted - found.keys(), (story, sorted(wanted - found.keys()))
         for address in served.keys() & found.keys() & starts:

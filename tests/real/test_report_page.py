@@ -68,12 +68,12 @@ def test_tables_search_and_sort(page: Path, tmp_path: Path) -> None:
     tried.write_text(page.read_text().replace("</body>", f"{TRY}</body>"))
     done = chromium(tmp_path, "--dump-dom", "--window-size=1280,900", tried.as_uri())
     (text,) = re.findall(r'<pre id="tried">(.*?)</pre>', done.stdout)
-    said = json.loads(text)
-    assert 0 < len(said["found"]) < len(said["all"])
-    assert all("ord" in topic.lower() for topic in said["found"])
-    rising = sorted(said["once"])
-    assert sorted([said["once"], said["twice"]]) == [rising, rising[::-1]]
-    assert not said["wide"]
+    results = json.loads(text)
+    assert 0 < len(results["found"]) < len(results["all"])
+    assert all("ord" in topic.lower() for topic in results["found"])
+    rising = sorted(results["once"])
+    assert sorted([results["once"], results["twice"]]) == [rising, rising[::-1]]
+    assert not results["wide"]
 
 
 def test_light_and_dark(page: Path, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_two_workers_that_see_no_local_copy_read_the_same_rows(server: S3Server,
     registry.forget_all()
     with faulty_proxy(server.endpoint) as proxy:
         proxy.begin("503")
-        asked = {
+        task = {
             "settings": {
                 "spark.ui.enabled": "false",
                 "spark.task.maxFailures": "1",
@@ -102,17 +102,17 @@ def test_two_workers_that_see_no_local_copy_read_the_same_rows(server: S3Server,
             "options": {**server.options, "storage.endpoint": proxy.endpoint},
             "stores": [*uris, (str(directories[0][0]), ROCKETMQ)],
         }
-        done = _run(asked, tmp_path)
+        done = _run(task, tmp_path)
         assert proxy.struck > 0
     assert done.returncode == 0, done.stderr[-3000:]
     assert not any(secret in done.stdout + done.stderr for secret in (KEY, SECRET))
-    told = [line.split(" ", 1) for line in done.stdout.splitlines() if " " in line]
-    said = {name: json.loads(text) for name, text in told if name in ("WORKERS", "DRIVER")}
-    namespaces = {namespace for namespace, _ in said["WORKERS"]}
-    assert [names for _, names in said["WORKERS"]] == [[], []]
-    assert len(namespaces - {said["DRIVER"][0], os.readlink("/proc/self/ns/mnt")}) == 2
-    assert said["DRIVER"][1] == ["backups", "nodes"]
-    *remote, local = [json.loads(text) for name, text in told if name == "ROWS"]
+    lines = [line.split(" ", 1) for line in done.stdout.splitlines() if " " in line]
+    by_name = {name: json.loads(text) for name, text in lines if name in ("WORKERS", "DRIVER")}
+    namespaces = {namespace for namespace, _ in by_name["WORKERS"]}
+    assert [names for _, names in by_name["WORKERS"]] == [[], []]
+    assert len(namespaces - {by_name["DRIVER"][0], os.readlink("/proc/self/ns/mnt")}) == 2
+    assert by_name["DRIVER"][1] == ["backups", "nodes"]
+    *remote, local = [json.loads(text) for name, text in lines if name == "ROWS"]
     for rows, (path, columns) in zip(remote, directories, strict=True):
         expected = rows_on_disk(path, columns)
         assert len(expected) > 100
@@ -121,11 +121,11 @@ def test_two_workers_that_see_no_local_copy_read_the_same_rows(server: S3Server,
     assert "every machine that runs Spark must see the store at this path" in local
 
 
-def _run(asked: object, folder: Path) -> subprocess.CompletedProcess[str]:
+def _run(task: object, folder: Path) -> subprocess.CompletedProcess[str]:
     job = folder / "job.py"
     job.write_text(JOB)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     return subprocess.run(
-        [sys.executable, str(job)], input=json.dumps(asked), capture_output=True, text=True, timeout=280, check=False,
+        [sys.executable, str(job)], input=json.dumps(task), capture_output=True, text=True, timeout=280, check=False,
         env=environment, cwd=folder,
     )  # fmt: skip

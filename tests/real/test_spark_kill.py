@@ -155,9 +155,9 @@ def check_after(store: Path, fell: str, version: str) -> str:
     whole = done + Counter({KILLED: ROWS})
     seen = served(store)
     assert seen in (done, whole), f"half a job after a kill in {fell}: {seen}"
-    told = stock(version, store)
-    assert told in (done, whole, None), f"a stock {version} serves half a job: {fell}"
-    assert told is not None or (store / "commitlog" / GUARD).exists(), f"refused without a guard: {fell}"
+    answer = stock(version, store)
+    assert answer in (done, whole, None), f"a stock {version} serves half a job: {fell}"
+    assert answer is not None or (store / "commitlog" / GUARD).exists(), f"refused without a guard: {fell}"
 
     write(store, rows(5, 9000), **{name: int(value) for name, value in OPTIONS.items()})
 

@@ -24,10 +24,10 @@ SETTINGS = {"mappedFileSizeCommitLog": LOG_SIZE, "mappedFileSizeConsumeQueue": Q
 @pytest.mark.parametrize("kind", KINDS)
 def test_real_stores_serve_old_entries_again(kind: str, version: str, tmp_path: Path) -> None:
     store = stale_store(tmp_path, kind)
-    told = truth.ask(version, store, SETTINGS)
-    keys = sorted((row["foundAt"][2], row["properties"]["KEYS"]) for row in told.messages if row["topic"] == "orders")
+    stock = truth.ask(version, store, SETTINGS)
+    keys = sorted((row["foundAt"][2], row["properties"]["KEYS"]) for row in stock.messages if row["topic"] == "orders")
     assert [int(key[1:]) for _, key in keys] == KINDS[kind]
-    assert truth.check(store, told, set(), 3, automatic=False) == []
+    assert truth.check(store, stock, set(), 3, automatic=False) == []
     with open_store(str(store), recovery=truth.RECOVERY[version]) as opened:
         ends = {(queue.topic, queue.queue_id): queue.stop for queue in opened.queues()}
-    assert truth.check_ends(told, ends) == []
+    assert truth.check_ends(stock, ends) == []

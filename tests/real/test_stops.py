@@ -58,16 +58,16 @@ def test_a_stock_store_at_every_step_refuses_or_serves_whole_or_absent(kind: str
     total = calls_of(kind, tmp_path)
     original, directory = made_store(kind, tmp_path / "original"), tmp_path / "stopped" / "store"
     before, job = Counter(row[3] for row in bodies(original)), Counter(NEW_ROWS["body"].to_pylist())
-    asked = set()
+    checked = set()
     refused = loaded = 0
     for last in range(random.Random(f"{SEED} {kind} {version}").randrange(DISTANCE), total, DISTANCE):
         stop(kind, last, original, directory)
         state = for_a_broker(directory)
         committed = (directory / ".mqstore" / "intent.json").exists()
         known = tuple(sorted(state.items())), committed
-        if known in asked or not (directory / "commitlog").exists():
+        if known in checked or not (directory / "commitlog").exists():
             continue
-        asked.add(known)
+        checked.add(known)
         visit = Visit(version, directory, settings_of(kind))
         where = f"{kind}, {version}, {last} of {total} calls"
         if visit.loaded:
@@ -84,10 +84,10 @@ def test_a_stock_store_at_every_step_refuses_or_serves_whole_or_absent(kind: str
         there = Counter(row[3] for row in bodies(directory)) - Counter(rows(1, 900)["body"].to_pylist())
         whole = committed or job <= Counter(visit.served)
         assert there == before + Counter(visit.taken) + (job if whole else Counter()), where
-        if visit.loaded or len(asked) % AGREES == 1:
+        if visit.loaded or len(checked) % AGREES == 1:
             assert not disagreements(directory, settings_of(kind), version), where
-    print(f"{kind} {version}: {total} calls, {len(asked)} states, {refused} refused, {loaded} loaded")
-    assert asked
+    print(f"{kind} {version}: {total} calls, {len(checked)} states, {refused} refused, {loaded} loaded")
+    assert checked
 
 
 @pytest.mark.parametrize("version", ["493", "533"])

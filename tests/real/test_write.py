@@ -18,7 +18,7 @@ from storage_core.errors import MqStoreError
 from tests.golden import archive
 from tests.real import random_store, truth
 from tests.real.appended import append
-from tests.real.case import says_5x
+from tests.real.case import has_5x_marks
 from tests.real.oracle import Oracle
 from tests.real.written_rows import geometry, key_problems, row_problems, time_problems
 from tests.reference.served import AS_BROKER, in_partitions, read
@@ -34,15 +34,15 @@ def real_problems(directory: Path, settings: dict[str, Any], versions: tuple[str
     """All differences between the real stores' answers about a directory and mqstore's."""
     lines = []
     for version in versions:
-        automatic = (version == "533") == says_5x(directory)
-        told = truth.ask(version, directory, settings)
-        if told.never_answers:
-            lines.append(f"{version}: {told.notes}")
+        automatic = (version == "533") == has_5x_marks(directory)
+        stock = truth.ask(version, directory, settings)
+        if stock.never_answers:
+            lines.append(f"{version}: {stock.notes}")
             continue
-        lines += [f"{version}: {line}" for line in truth.check(directory, told, set(), 3, automatic)]
+        lines += [f"{version}: {line}" for line in truth.check(directory, stock, set(), 3, automatic)]
         with open_store(str(directory)) as store:
             ends = {(queue.topic, queue.queue_id): queue.stop for queue in store.queues()}
-        lines += [f"{version}: {line}" for line in truth.check_ends(told, ends)]
+        lines += [f"{version}: {line}" for line in truth.check_ends(stock, ends)]
     return lines
 
 
@@ -65,8 +65,8 @@ def test_new_stores_and_two_appends(seed: int, tmp_path: Path) -> None:
     for version in ("493", "533"):
         copy = tmp_path / version / "store"
         shutil.copytree(directory, copy)
-        asked = r.sample(keys, min(len(keys), 60))
-        assert not key_problems(version, copy, settings, directory, asked)
+        sampled = r.sample(keys, min(len(keys), 60))
+        assert not key_problems(version, copy, settings, directory, sampled)
         assert not time_problems(version, copy, settings, directory, r)
 
 
@@ -80,8 +80,8 @@ def test_appends_to_random_stores_of_the_real_systems(seed: int, tmp_path: Path)
     given = write_options(made.settings)
     options = {name: value for name, value in given.items() if name.startswith("index") or not tells}
     before = archive.fingerprint(directory)
-    own = "533" if says_5x(directory) else "493"
-    told = truth.ask(own, directory, made.settings)
+    own = "533" if has_5x_marks(directory) else "493"
+    earlier = truth.ask(own, directory, made.settings)
     try:
         rows = append(directory, r, size, **options)
     except MqStoreError as error:
@@ -91,7 +91,11 @@ def test_appends_to_random_stores_of_the_real_systems(seed: int, tmp_path: Path)
         return
     problems = real_problems(directory, made.settings, (own,))
     later = truth.ask(own, directory, made.settings)
-    assert len(later.messages) == len(told.messages) + len(rows), (made.story, len(told.messages), len(later.messages))
+    assert len(later.messages) == len(earlier.messages) + len(rows), (
+        made.story,
+        len(earlier.messages),
+        len(later.messages),
+    )
     assert not problems, (made.story, problems)
     if rows:
         problems = appended_key_problems(own, directory, made.settings, rows[:: len(rows) // 20 + 1])
@@ -107,11 +111,11 @@ def test_appends_to_fixtures(name: str, tmp_path: Path) -> None:
     directory = archive.unpack(name, tmp_path / "made")
     settings = archive.info(name)["settings"]
     version = "533" if name.endswith("5.3.3") else "493"
-    told = truth.ask(version, directory, settings)
+    earlier = truth.ask(version, directory, settings)
     rows = append(directory, r, settings.get("mappedFileSizeCommitLog", 1 << 30))
     rows += append(directory, r, settings.get("mappedFileSizeCommitLog", 1 << 30))
     later = truth.ask(version, directory, settings)
-    assert len(later.messages) == len(told.messages) + len(rows)
+    assert len(later.messages) == len(earlier.messages) + len(rows)
     assert not real_problems(directory, settings, (version,))
 
 

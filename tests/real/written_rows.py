@@ -72,7 +72,7 @@ def table(
         row: dict[str, Any] = {"topic": r.choice(topics), "body": b""}
         row |= {name: None if r.random() < 0.2 else values[name] for name in optional}
         row["body"] = r.randbytes(_body_size(r, file_size - end % file_size, file_size, record_size(row)))
-        end = _end_behind(end, record_size(row), file_size)
+        end = _end_after(end, record_size(row), file_size)
         rows.append(row)
     names = ["topic", "body", *optional]
     return pa.table({name: pa.array([row[name] for row in rows], TYPES[name]) for name in names}), rows, end
@@ -96,7 +96,7 @@ def record_size(row: dict[str, Any]) -> int:
     return 91 + varying + (12 if (row.get("bornHost") or "").startswith("[") else 0)
 
 
-def _end_behind(end: int, size: int, file_size: int) -> int:
+def _end_after(end: int, size: int, file_size: int) -> int:
     room = file_size - end % file_size
     return end + size if size + 8 <= room else end + room + size
 

@@ -10,9 +10,9 @@ NOT_ITS_OWN = ("size", "sysFlag", "bodyCrc", "offsetMsgId")
 """For a message from a batch the client shows the flags of the batch, and 0 or nothing for the other fields."""
 
 
-def told(row: dict[str, Any]) -> dict[str, Any]:
+def shown_fields(row: dict[str, Any]) -> dict[str, Any]:
     """The fields of a row that the client also shows, by name."""
-    return {name: value for name, value in consumed.told(row).items() if name not in NOT_ITS_OWN}
+    return {name: value for name, value in consumed.shown_fields(row).items() if name not in NOT_ITS_OWN}
 
 
 def got(message: dict[str, Any]) -> dict[str, Any]:

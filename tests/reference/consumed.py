@@ -11,7 +11,7 @@ SAME = (
 )  # fmt: skip
 
 
-def told(row: dict[str, Any]) -> dict[str, Any]:
+def shown_fields(row: dict[str, Any]) -> dict[str, Any]:
     """The fields of a row that the client also shows, by name; the row's times are milliseconds."""
     return {name: row[name] for name in SAME} | {"body": row["body"], "keys": row["key"]}
 

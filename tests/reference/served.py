@@ -32,11 +32,11 @@ def expected_row(message: dict[str, Any], log: Log) -> Row:
     The properties are in the order of the stored bytes; the truth has only their names and values.
     """
     row = log.row(message["physicalOffset"])
-    told = {name: message[name] for name in _SAME_NAME}
-    told["body"] = base64.b64decode(message["body64"] or "")
-    told["bornHost"], told["storeHost"] = _host(message["bornHost"]), _host(message["storeHost"])
+    expected = {name: message[name] for name in _SAME_NAME}
+    expected["body"] = base64.b64decode(message["body64"] or "")
+    expected["bornHost"], expected["storeHost"] = _host(message["bornHost"]), _host(message["storeHost"])
     assert dict(row["properties"]) == message["properties"], (row, message)
-    for name, value in told.items():
+    for name, value in expected.items():
         assert row[name] == value, f"the twin and the real store differ in {name}: {row[name]!r}, {value!r}"
     if message.get("foundAt"):
         row["topic"], row["queueId"], row["queueOffset"] = message["foundAt"]
@@ -64,9 +64,9 @@ def read(directory: Path, request: ScanRequest, **options: Any) -> list[Row]:
         return [row for partition in partitions for row in partition_rows(pickle.loads(pickle.dumps(partition)))]
 
 
-def by_place(directory: Path, partitions: int, options: dict[str, Any] | None = None, **asked: Any) -> list[Row]:
+def by_place(directory: Path, partitions: int, options: dict[str, Any] | None = None, **request: Any) -> list[Row]:
     """The rows that a broker serves for a request, sorted by place; `options` are those of the store."""
-    return sorted(read(directory, in_partitions(partitions, **asked, **AS_BROKER), **(options or {})), key=place)
+    return sorted(read(directory, in_partitions(partitions, **request, **AS_BROKER), **(options or {})), key=place)
 
 
 def partition_rows(partition: ScanPartition) -> list[Row]:

@@ -19,7 +19,7 @@ from storage_core.rocketmq.read import batch_builder
 from storage_core.rocketmq.recovery.recovery import recover
 from storage_core.store import EARLIEST, LATEST, Mode, OffsetBound, Predicate, Scan, ScanRequest
 from tests.golden import archive
-from tests.reference.batches import got, told
+from tests.reference.batches import got, shown_fields
 from tests.reference.served import Row, by_place, in_partitions, partition_rows, place, table_rows
 from tests.support.batch_store import add_queue, lose_batch_entries
 from tests.support.compiled import either_loops
@@ -35,8 +35,8 @@ BATCHED = TOPICS[:2]
 name, directory = name_and_directory(ENGINE)
 
 
-def rows_of(directory: Path, partitions: int = 1, **asked: Any) -> list[Row]:
-    return by_place(directory, partitions, **{"topics": TOPICS} | asked)
+def rows_of(directory: Path, partitions: int = 1, **request: Any) -> list[Row]:
+    return by_place(directory, partitions, **{"topics": TOPICS} | request)
 
 
 def test_rows_are_what_a_consumer_got(name: str, directory: Path) -> None:
@@ -44,7 +44,7 @@ def test_rows_are_what_a_consumer_got(name: str, directory: Path) -> None:
     messages = archive.truth(name, ENGINE)
     for partitions in (1, 5):
         rows = rows_of(directory, partitions)
-        assert [told(row) for row in rows] == [got(message) for message in messages]
+        assert [shown_fields(row) for row in rows] == [got(message) for message in messages]
     apart = [message for message in messages if message["size"] == 0]
     assert len(messages) - len(apart) > 20 < len(apart), "some came in batches, some did not"
     assert archive.fingerprint(directory) == before
@@ -58,7 +58,7 @@ def test_scan_log_takes_batches_apart_too(directory: Path) -> None:
     assert rows_of(directory, topics=None, assign=some, start=start, scan=Scan.LOG) == own
 
 
-ASKED: list[tuple[dict[str, Any], Callable[[Row], bool]]] = [
+REQUESTS: list[tuple[dict[str, Any], Callable[[Row], bool]]] = [
     ({"keys": ("key-3",)}, lambda row: "key-3" in row["keys"]),
     ({"tags": ("red",)}, lambda row: row["tags"] == "red"),
     ({"topics": ("bulk",)}, lambda row: row["topic"] == "bulk"),
@@ -75,12 +75,12 @@ ASKED: list[tuple[dict[str, Any], Callable[[Row], bool]]] = [
 
 
 @pytest.mark.parametrize("scan", [Scan.QUEUES, Scan.LOG])
-@pytest.mark.parametrize("asked", ASKED, ids=lambda asked: "-".join(asked[0]))
+@pytest.mark.parametrize("asked", REQUESTS, ids=lambda asked: "-".join(asked[0]))
 def test_a_request_leaves_what_it_asks_for(
     directory: Path, asked: tuple[dict[str, Any], Callable[[Row], bool]], scan: Scan
 ) -> None:
-    request, is_asked = asked
-    whole = [row for row in rows_of(directory) if is_asked(row)]
+    request, is_expected = asked
+    whole = [row for row in rows_of(directory) if is_expected(row)]
     for partitions in (1, 5):
         places = {"columns": (*request["columns"], "topic", "queueId", "queueOffset")} if "columns" in request else {}
         rows = rows_of(directory, partitions, scan=scan, **request | places)
@@ -118,8 +118,8 @@ def test_times_and_offsets(directory: Path) -> None:
     assert [row["queueOffset"] for row in own] == list(range(len(own)))
     for first, last in ((2, len(own) - 2), (5, 6), (0, len(own)), (4, 4)):
         start, stop = OffsetBound(EARLIEST, {("bulk", 0): first}), OffsetBound(LATEST, {("bulk", 0): last})
-        asked = {"topics": None, "assign": (("bulk", 0),), "start": start, "stop": stop}
-        assert rows_of(directory, **asked) == own[first:last]
+        request = {"topics": None, "assign": (("bulk", 0),), "start": start, "stop": stop}
+        assert rows_of(directory, **request) == own[first:last]
     for count in (0, 1, 5, len(own), 1_000):
         latest = {"topics": None, "assign": (("bulk", 0),), "start": OffsetBound(EARLIEST, last=count)}
         assert rows_of(directory, **latest) == own[max(0, len(own) - count) :]
@@ -203,7 +203,7 @@ def test_after_a_clean_stop_it_does_not(tmp_path: Path) -> None:
     assert {finding.queue: int(finding.reason.split(": ")[1].split()[0]) for finding in findings} == lost
 
 
-def test_a_queue_that_no_broker_has_begun_yet(tmp_path: Path) -> None:
+def test_a_queue_that_no_broker_has_started_yet(tmp_path: Path) -> None:
     """Only topics.json states that its messages belong in batch queues."""
     directory = archive.unpack("killed-5.3.3", tmp_path, ENGINE)
     before = rows_of(directory)
@@ -234,27 +234,27 @@ def test_what_the_log_lost_is_not_served(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("in_batch", [False, True])
-def test_damage_is_told(directory: Path, in_batch: bool) -> None:
+def test_damage_is_reported(directory: Path, in_batch: bool) -> None:
     """A damaged batch stays one row, because nobody knows which of its messages the damaged bytes belong to."""
     before = rows_of(directory, topics=("bulk",))
     sizes = Counter(row["physicalOffset"] for row in before)
     row = next(row for row in before if (sizes[row["physicalOffset"]] > 1) == in_batch and len(row["body"]) > 20)
     harm(directory, row)
     with pytest.raises(CorruptionError, match="the body does not fit BODYCRC; option mode=DROPMALFORMED"):
-        told_of(directory, ScanRequest(topics=("bulk",)))
+        rows_for(directory, ScanRequest(topics=("bulk",)))
     with open_store(str(directory), recovery="5.x") as store:
         kinds = {finding.kind for finding in store.verify()}
     assert "wrong checksum" in kinds
     assert "wrong batch entry" not in kinds
     rest = [each for each in before if each["physicalOffset"] != row["physicalOffset"]]
-    asked = {"topics": ("bulk",), "min_partitions": 1}
+    fields = {"topics": ("bulk",), "min_partitions": 1}
     for scan in (Scan.QUEUES, Scan.LOG):
-        assert told_of(directory, ScanRequest(mode=Mode.DROPMALFORMED, scan=scan, **asked)) == rest
+        assert rows_for(directory, ScanRequest(mode=Mode.DROPMALFORMED, scan=scan, **fields)) == rest
     columns = ("topic", "queueId", "queueOffset", "physicalOffset", "body", "corruption")
-    shown = told_of(directory, ScanRequest(mode=Mode.PERMISSIVE, columns=columns, **asked))
+    shown = rows_for(directory, ScanRequest(mode=Mode.PERMISSIVE, columns=columns, **fields))
     assert [each["physicalOffset"] for each in shown if each["corruption"]] == [row["physicalOffset"]]
     assert len(shown) == len(rest) + 1
-    unchecked = told_of(directory, ScanRequest(mode=Mode.DROPMALFORMED, verify_crc=False, **asked))
+    unchecked = rows_for(directory, ScanRequest(mode=Mode.DROPMALFORMED, verify_crc=False, **fields))
     assert [place(each) for each in unchecked] == [place(each) for each in before]
 
 
@@ -266,7 +266,7 @@ def harm(directory: Path, row: Row) -> None:
     path.write_bytes(data)
 
 
-def told_of(directory: Path, request: ScanRequest) -> list[Row]:
+def rows_for(directory: Path, request: ScanRequest) -> list[Row]:
     with open_store(str(directory), recovery="none") as store:
         return sorted((row for piece in store.snapshot().plan(request) for row in partition_rows(piece)), key=place)
 

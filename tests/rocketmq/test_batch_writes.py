@@ -75,7 +75,7 @@ def test_messages_before_the_last_first_one_belong_to_a_deleted_queue() -> None:
 
 
 @pytest.mark.parametrize("harm", ["lost", "turned", "gone"])
-def test_a_repair_makes_queues_anew_as_a_broker_made_them(tmp_path: Path, harm: str) -> None:
+def test_a_repair_rebuilds_queues_as_a_broker_made_them(tmp_path: Path, harm: str) -> None:
     directory = archive.unpack("stopped-5.3.3", tmp_path, ENGINE)
     before, files = rows_of(directory), batch_files(directory)
     if harm == "lost":

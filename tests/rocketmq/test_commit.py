@@ -172,7 +172,7 @@ def test_a_second_writer_waits_and_gives_up_in_one_line(tmp_path: Path) -> None:
     assert write(tmp_path / "store", rows(3)) == 3
 
 
-def test_a_job_begins_while_another_writer_commits_and_stands_not_in_its_way(tmp_path: Path) -> None:
+def test_a_job_begins_while_another_writer_commits_and_is_not_in_its_way(tmp_path: Path) -> None:
     directory = tmp_path / "store"
     write(directory, rows(3), **GEOMETRY)
     with FileLock(str(directory / ".mqstore" / "lock"), 0, "a test"), FileLock(str(directory / "lock"), 0, "a test"):
@@ -209,7 +209,7 @@ def test_the_state_is_trusted_only_while_nobody_else_wrote(tmp_path: Path) -> No
     assert [path.read_bytes()[:41].strip(b"\0") for path in kept] == [b"\x01" * 40]
 
 
-def test_intact_records_behind_the_end_refuse_the_job(tmp_path: Path) -> None:
+def test_intact_records_after_the_end_refuse_the_job(tmp_path: Path) -> None:
     directory = archive.unpack("damaged-flipped-body-late-4.9.3", tmp_path)
     before = contents(directory)
     with pytest.raises(MqStoreError, match="mqstore repair STORE --to DIR`, or read the store with scan=log"):

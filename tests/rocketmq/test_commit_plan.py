@@ -72,13 +72,13 @@ def test_a_walk_that_was_left_is_not_kept(tmp_path: Path, monkeypatch: pytest.Mo
     left: list[Plan] = []
     carry_out = job.carry_out
 
-    def begun(root: str, plan: Plan) -> None:
+    def carry_out_afresh(root: str, plan: Plan) -> None:
         fresh = replace(plan, walked=Walked())
         next(iter(Course(fresh, JobFolder(root).staging(plan.job))))
         left.append(fresh)
         carry_out(root, fresh)
 
-    monkeypatch.setattr(job, "carry_out", begun)
+    monkeypatch.setattr(job, "carry_out", carry_out_afresh)
     directory = made_store("own", tmp_path / "store")
     with open_store(str(directory), "rocketmq", **GEOMETRY) as store:
         store.append(NEW_ROWS)

@@ -49,8 +49,8 @@ def test_a_job_that_was_only_drafted_is_taken_back(tmp_path: Path) -> None:
     after = contents(store / "commitlog")
     assert {name for name in after if after[name] != before.get(name)} == {f"{12288:020d}", GUARD}
     with open_store(str(store)) as opened:
-        told = [(finding.file, finding.reason) for finding in opened.verify()]
-    assert [(Path(file).name, reason.partition(" was ")[2]) for file, reason in told] == [
+        findings = [(finding.file, finding.reason) for finding in opened.verify()]
+    assert [(Path(file).name, reason.partition(" was ")[2]) for file, reason in findings] == [
         ("draft.json", "stopped before it was committed; the next write takes it back")
     ]
     assert len(bodies(store)) == 47
@@ -123,11 +123,11 @@ def test_what_cannot_be_taken_back_now_is_taken_back_by_the_next_writer(tmp_path
         made_store("own", made)
         before = bodies(made)
         error = OSError(errno.EIO, "Input/output error")
-        with pytest.raises(MqStoreError) as told, stopped_at(failing, error=error, lasting=True):
+        with pytest.raises(MqStoreError) as caught, stopped_at(failing, error=error, lasting=True):
             write(made, NEW_ROWS)
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(caught.value)
         assert (made / "commitlog" / GUARD).exists()
         assert bodies(made) == before
         write(made, rows(1, 900))
-        whole = "committed" in str(told.value)
+        whole = "committed" in str(caught.value)
         assert len(bodies(made)) == len(before) + 1 + (NEW_ROWS.num_rows if whole else 0)

@@ -15,7 +15,7 @@ from storage_core import open_store
 from storage_core.errors import CorruptionError, MqStoreError
 from storage_core.store import EARLIEST, LATEST, Mode, OffsetBound, Predicate, Scan, ScanRequest
 from tests.golden import archive
-from tests.reference.consumed import got, told
+from tests.reference.consumed import got, shown_fields
 from tests.reference.served import Row, by_place, partition_rows, place
 from tests.support.compacted_store import files_of, lose_entries
 from tests.support.golden_stores import name_and_directory
@@ -27,8 +27,8 @@ TOPICS = ("latest", "plain", "settings")
 name, directory = name_and_directory(ENGINE)
 
 
-def rows_of(directory: Path, partitions: int = 1, **asked: Any) -> list[Row]:
-    return by_place(directory, partitions, **{"topics": TOPICS} | asked)
+def rows_of(directory: Path, partitions: int = 1, **request: Any) -> list[Row]:
+    return by_place(directory, partitions, **{"topics": TOPICS} | request)
 
 
 def logged(directory: Path) -> list[Row]:
@@ -39,12 +39,12 @@ def test_rows_are_what_a_consumer_got(name: str, directory: Path) -> None:
     before = archive.fingerprint(directory)
     truth = [got(message) for message in archive.truth(name, ENGINE)]
     for partitions in (1, 5):
-        assert [told(row) for row in rows_of(directory, partitions)] == truth
+        assert [shown_fields(row) for row in rows_of(directory, partitions)] == truth
     assert archive.fingerprint(directory) == before
     assert len(logged(directory)) > len(truth)
 
 
-ASKED: list[tuple[dict[str, Any], Callable[[Row], bool]]] = [
+REQUESTS: list[tuple[dict[str, Any], Callable[[Row], bool]]] = [
     ({"keys": ("key-3",)}, lambda row: "key-3" in row["keys"]),
     ({"tags": ("red",)}, lambda row: row["tags"] == "red"),
     ({"topics": ("latest",)}, lambda row: row["topic"] == "latest"),
@@ -57,12 +57,12 @@ ASKED: list[tuple[dict[str, Any], Callable[[Row], bool]]] = [
 ]
 
 
-@pytest.mark.parametrize("asked", ASKED, ids=lambda asked: "-".join(asked[0]))
+@pytest.mark.parametrize("asked", REQUESTS, ids=lambda asked: "-".join(asked[0]))
 def test_a_request_leaves_what_it_asks_for(
     directory: Path, asked: tuple[dict[str, Any], Callable[[Row], bool]]
 ) -> None:
-    request, is_asked = asked
-    whole = [row for row in rows_of(directory) if is_asked(row)]
+    request, is_expected = asked
+    whole = [row for row in rows_of(directory) if is_expected(row)]
     for partitions in (1, 5):
         rows = rows_of(directory, partitions, **request)
         assert rows
@@ -77,8 +77,8 @@ def test_times_and_offsets(directory: Path) -> None:
     own = [row for row in rows if place(row)[:2] == ("latest", 0)]
     first, last = own[2]["queueOffset"], own[-2]["queueOffset"]
     start, stop = OffsetBound(EARLIEST, {("latest", 0): first}), OffsetBound(LATEST, {("latest", 0): last})
-    asked = {"topics": None, "assign": (("latest", 0),), "start": start, "stop": stop}
-    assert rows_of(directory, **asked) == own[2:-2]
+    request = {"topics": None, "assign": (("latest", 0),), "start": start, "stop": stop}
+    assert rows_of(directory, **request) == own[2:-2]
     for count in (0, 1, 5, len(own), 1_000):
         last = {"topics": None, "assign": (("latest", 0),), "start": OffsetBound(EARLIEST, last=count)}
         assert rows_of(directory, **last) == own[max(0, len(own) - count) :]
@@ -160,15 +160,15 @@ def test_after_a_clean_stop_it_does_not(tmp_path: Path) -> None:
     assert rows_of(directory) == [row for row in before if place(row) not in lost]
 
 
-def test_damage_is_told(directory: Path) -> None:
+def test_damage_is_reported(directory: Path) -> None:
     row = next(row for row in rows_of(directory) if place(row)[:2] == ("latest", 0))
     path = files_of(directory, "compactionLog", "latest", 0)[0]
     data = bytearray(path.read_bytes())
     data[data.index(row["body"])] ^= 1
     path.write_bytes(data)
-    with pytest.raises(CorruptionError, match=rf"{path}.*body") as told_of, open_store(str(directory)) as store:
+    with pytest.raises(CorruptionError, match=rf"{path}.*body") as caught, open_store(str(directory)) as store:
         list(store.snapshot().read(ScanRequest(topics=("latest",))))
-    assert "mode=DROPMALFORMED" in str(told_of.value)
+    assert "mode=DROPMALFORMED" in str(caught.value)
     path.unlink()
     with pytest.raises(CorruptionError, match="no such file"), open_store(str(directory)) as store:
         list(store.snapshot().read(ScanRequest(topics=("latest",), mode=Mode.FAILFAST)))
@@ -177,9 +177,9 @@ def test_damage_is_told(directory: Path) -> None:
 def test_verify_tells_what_is_wrong(directory: Path) -> None:
     def findings() -> list[dict[str, Any]]:
         with open_store(str(directory)) as store:
-            told = list(store.verify())
-        assert not any(finding.repairable for finding in told)
-        return [{name: getattr(finding, name) for name in ("file", "position", "kind", "queue")} for finding in told]
+            found = list(store.verify())
+        assert not any(finding.repairable for finding in found)
+        return [{name: getattr(finding, name) for name in ("file", "position", "kind", "queue")} for finding in found]
 
     assert findings() == []
     entries, log = (files_of(directory, kind, "latest", 0)[0] for kind in ("compactionCq", "compactionLog"))

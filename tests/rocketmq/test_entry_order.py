@@ -35,11 +35,11 @@ def test_the_order_is_that_of_the_twin(seed: int, tmp_path: Path, monkeypatch: p
             continue
         data = b"".join(struct.pack(">qiq", *entries[number], 0) for number in range(base, base + PER_FILE))
         (folder / f"{base * QUEUE_ENTRY.size:020d}").write_bytes(data)
-    asked = r.sample(sorted(entries), r.randrange(1, len(entries) + 1))
+    numbers = r.sample(sorted(entries), r.randrange(1, len(entries) + 1))
     queue = ConsumeQueue("orders", 0, find_chain([str(folder)]))
     with OpenFiles() as files:
-        told = stand_in_order(queue, files, np.array(asked), LOG_END)
-    assert told.tolist() == [in_order(entries, number) for number in asked]
+        found = stand_in_order(queue, files, np.array(numbers), LOG_END)
+    assert found.tolist() == [in_order(entries, number) for number in numbers]
 
 
 def entry(number: int, r: random.Random) -> tuple[int, int]:

@@ -23,16 +23,16 @@ from tests.support.rocketmq_orders import orders_store
 @pytest.fixture
 def answered(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether the fast path answered, for each lookup from now on."""
-    told: list[bool] = []
+    outcomes: list[bool] = []
     few_messages = snapshot_module.few_messages
 
     def noted(*args: Any) -> pa.RecordBatch | None:
         batch = few_messages(*args)
-        told.append(batch is not None)
+        outcomes.append(batch is not None)
         return batch
 
     monkeypatch.setattr(snapshot_module, "few_messages", noted)
-    return told
+    return outcomes
 
 
 def both(store: Store, **fields: Any) -> tuple[pa.Table, pa.Table]:
@@ -59,8 +59,8 @@ def some_words(store: Store) -> tuple[list[str], list[str]]:
 def test_rows_of_every_fixture_are_those_of_the_plan(name: str, tmp_path: Path, answered: list[bool]) -> None:
     with open_store(str(archive.unpack(name, tmp_path))) as store:
         words, ids = some_words(store)
-        asked = [{"keys": (word,)} for word in [*words, "no-such-key"]] + [{"message_ids": (one,)} for one in ids]
-        for fields in [*asked, {"keys": tuple(words[:3])}, {"keys": tuple(words[:1]), "columns": ("body", "msgId")}]:
+        requests = [{"keys": (word,)} for word in [*words, "no-such-key"]] + [{"message_ids": (one,)} for one in ids]
+        for fields in [*requests, {"keys": tuple(words[:3])}, {"keys": tuple(words[:1]), "columns": ("body", "msgId")}]:
             found, planned = both(store, mode=Mode.DROPMALFORMED, **fields)
             assert found.equals(planned), fields
     assert len(answered) >= 5

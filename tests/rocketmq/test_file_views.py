@@ -41,10 +41,10 @@ def test_index_entries(name: str, tmp_path: Path) -> None:
             at = begin + (seconds * 1000 if number > 1 else 0)
             expected.append((f"index/{path.name}", found % slots, found, physical_offset, at))
     got = rows(directory, "index")
-    told = [
+    actual = [
         (row["file"], row["slot"], row["keyHash"], row["physicalOffset"], milliseconds(row["timestamp"])) for row in got
     ]
-    assert told == expected
+    assert actual == expected
 
 
 @pytest.mark.parametrize("name", NAMES)

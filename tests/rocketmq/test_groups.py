@@ -71,9 +71,9 @@ def test_offsets_are_set_in_the_file_that_the_broker_reads(tmp_path: Path) -> No
         store.set_group_offsets("new", {("orders", 0): 6})
         store.set_group_offsets("%LMQ%g", {("%LMQ%a", 0): 4})
         store.set_group_offsets("%LMQ%h", {("orders", 0): 1})
-        with pytest.raises(MqStoreError, match=r"%LMQ%g is a group of light queues.*leave orders/1 out") as told:
+        with pytest.raises(MqStoreError, match=r"%LMQ%g is a group of light queues.*leave orders/1 out") as caught:
             store.set_group_offsets("%LMQ%g", {("orders", 1): 4})
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)
     assert plain.read_bytes() == old[0]
     assert decode_config(light.read_bytes()) == {
         "lmqOffsetTable": {"%LMQ%a@%LMQ%g": 4, "orders@%LMQ%h": 1}, "offsetTable": {"orders@new": {"0": 6}},

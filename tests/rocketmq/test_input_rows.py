@@ -80,9 +80,9 @@ def test_the_checksum_of_another_record_is_dropped(tmp_path: Path) -> None:
 def test_properties_that_no_reader_would_find_again_are_refused(
     tmp_path: Path, pair: tuple[str, str], said: str
 ) -> None:
-    with pytest.raises(RowError, match=f"row 1 of its task: column {re.escape(said)}") as told:
+    with pytest.raises(RowError, match=f"row 1 of its task: column {re.escape(said)}") as caught:
         append(tmp_path / "s", {"properties": properties(("x", "y"), pair)})
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("column", ["queueId", "reconsumeTimes"])
@@ -97,8 +97,8 @@ def test_a_queue_far_beyond_the_others_must_be_asked_for(tmp_path: Path) -> None
         with pytest.raises(RowError, match=rf"column 'queueId' is {number}: the topic would get more than 1024 queues"):
             append(tmp_path / "s", {"queueId": pa.array([number], pa.int32())})
     assert len(append(tmp_path / "s", {"queueId": pa.array([MOST_QUEUES - 1], pa.int32())})) == 1
-    asked = append(tmp_path / "s", {"queueId": pa.array([MOST_QUEUES + 5], pa.int32())}, queues=MOST_QUEUES + 6)
-    assert {row["queueId"] for row in asked} == {MOST_QUEUES - 1, MOST_QUEUES + 5}
+    appended = append(tmp_path / "s", {"queueId": pa.array([MOST_QUEUES + 5], pa.int32())}, queues=MOST_QUEUES + 6)
+    assert {row["queueId"] for row in appended} == {MOST_QUEUES - 1, MOST_QUEUES + 5}
     # The topic now has that many queues.
     assert len(append(tmp_path / "s", {"queueId": pa.array([MOST_QUEUES + 5], pa.int32())})) == 3
 

@@ -54,7 +54,7 @@ def opened(directory: Path, files: OpenFiles) -> tuple[Index, RocketSnapshot]:
     return open_index(str(directory), log, verdict.log_start, verdict.log_end, files), snapshot
 
 
-def asked(directory: Path, keys: list[str]) -> tuple[list[int], list[tuple[int, int]], int]:
+def lookup(directory: Path, keys: list[str]) -> tuple[list[int], list[tuple[int, int]], int]:
     with OpenFiles() as files:
         index, snapshot = opened(directory, files)
         verdict = snapshot.served.verdict
@@ -69,25 +69,25 @@ def test_one_key_over_forty_files_touches_chains_not_files(tmp_path: Path) -> No
     """Two pages per file and a few more: what a chain needs, however large the files are."""
     physical_offsets = made(tmp_path / "store", 1600, slots=4000, entries=81)
     assert len(list((tmp_path / "store" / "index").iterdir())) == 40
-    found, spans, pages = asked(tmp_path / "store", ["order-77"])
+    found, spans, pages = lookup(tmp_path / "store", ["order-77"])
     assert found == physical_offsets["order-77"]
     assert spans == []
     assert pages <= 40 * 2 + 4
 
 
-def test_the_number_of_pages_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_number_of_pages_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     made(tmp_path / "store", 1600, slots=4000, entries=81)
-    pages = asked(tmp_path / "store", ["order-77"])[2]
+    pages = lookup(tmp_path / "store", ["order-77"])[2]
     with caplog.at_level("INFO", "mqstore"), open_store(str(tmp_path / "store")) as store:
         assert sum(batch.num_rows for batch in store.find(key="order-77")) == 1
-    told = f"1 keys in 1 topics: {pages} pages of 40 index files were read; 1 candidates, 0 bytes left to scan"
-    assert told in caplog.text
+    message = f"1 keys in 1 topics: {pages} pages of 40 index files were read; 1 candidates, 0 bytes left to scan"
+    assert message in caplog.text
 
 
 def test_many_keys_at_once(tmp_path: Path) -> None:
     physical_offsets = made(tmp_path / "store", 700)
     wanted = [f"order-{number}" for number in range(0, 700, 2)] + ["BBBB", "none"]
-    found, spans, _ = asked(tmp_path / "store", wanted)
+    found, spans, _ = lookup(tmp_path / "store", wanted)
     assert spans == []
     right = {physical_offset for key in wanted for physical_offset in physical_offsets.get(key, ())}
     assert right <= set(found)
@@ -99,13 +99,13 @@ def test_more_index_files_than_may_be_open(tmp_path: Path, monkeypatch: pytest.M
     """The limit is set in the system itself, so that opening one file too many is a system error."""
     made(tmp_path / "store", 1600)
     wanted = [f"order-{number}" for number in range(0, 1600, 3)] + ["often"]
-    expected = asked(tmp_path / "store", wanted)
+    expected = lookup(tmp_path / "store", wanted)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     in_use = len(os.listdir("/proc/self/fd"))
     monkeypatch.setattr(system, "open_file_limit", lambda: 4 * 7)
     resource.setrlimit(resource.RLIMIT_NOFILE, (in_use + 4 * 7, hard))
     try:
-        found = asked(tmp_path / "store", wanted)
+        found = lookup(tmp_path / "store", wanted)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert found == expected
@@ -125,7 +125,7 @@ def test_holes_between_files_are_left_to_scan(tmp_path: Path) -> None:
     paths = sorted((tmp_path / "store" / "index").iterdir())
     lost = struct.unpack_from(">qq", paths[3].read_bytes(), 16)
     paths[3].unlink()
-    _, spans, _ = asked(tmp_path / "store", ["order-5"])
+    _, spans, _ = lookup(tmp_path / "store", ["order-5"])
     ((start, stop),) = spans
     assert lost[0] <= start <= stop <= lost[1] + 200
     assert [
@@ -157,7 +157,7 @@ def test_a_chain_that_makes_no_sense_is_not_believed(tmp_path: Path, at: str) ->
     else:
         struct.pack_into(">i", data, entry + 16, number)
     path.write_bytes(data)
-    found, spans, _ = asked(tmp_path / "store", [key])
+    found, spans, _ = lookup(tmp_path / "store", [key])
     assert any(start <= physical_offsets[key][0] < stop for start, stop in spans)
     assert physical_offsets[key][0] not in found
     with open_store(str(tmp_path / "store")) as store:
@@ -179,7 +179,7 @@ def test_chains_followed_one_by_one_are_those_walked_together(
     keys, answers = ["AaAa", "often", *(f"order-{r.randrange(320)}" for _ in range(6))], []
     for few in (0, 1 << 30):
         monkeypatch.setattr(key_lookup, "FEW_CHAINS", few)
-        answers.append([asked(tmp_path / "store", [key])[:2] for key in keys] + [asked(tmp_path / "store", keys)[:2]])
+        answers.append([lookup(tmp_path / "store", [key])[:2] for key in keys] + [lookup(tmp_path / "store", keys)[:2]])
     assert answers[0] == answers[1]
 
 

@@ -43,19 +43,19 @@ def test_killed_writers_leave_whole_jobs(tmp_path: Path) -> None:
         rest = process.stdout.read().split()
         process.wait()
         process.stdout.close()
-        told = int(rest[-1]) if rest else done
+        last_done = int(rest[-1]) if rest else done
 
         found = {int(row[3].split()[1]) for row in bodies(directory)}
         jobs = {number // ROWS for number in found}
 
         assert len(found) == ROWS * len(jobs), "half a job"
-        assert set(range(told + 1)) <= jobs <= set(range(told + 2)), "a job that was told done is there"
-        write(directory, rows(1, (job := told + 2) * ROWS))
+        assert set(range(last_done + 1)) <= jobs <= set(range(last_done + 2)), "a job that was told done is there"
+        write(directory, rows(1, (job := last_done + 2) * ROWS))
         now = bodies(directory)
         assert {int(row[3].split()[1]) for row in now} >= found
         assert len(now) in (len(found) + 1, len(found) + 1 + ROWS), "the redo finishes a committed job, once"
         write(directory, rows(ROWS - 1, job * ROWS + 1))
-        if len(now) == len(found) + 1 and told + 1 not in jobs:
-            write(directory, rows(ROWS, (told + 1) * ROWS))
+        if len(now) == len(found) + 1 and last_done + 1 not in jobs:
+            write(directory, rows(ROWS, (last_done + 1) * ROWS))
         job += 1
     assert len(bodies(directory)) == ROWS * job

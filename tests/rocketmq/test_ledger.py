@@ -22,7 +22,7 @@ from storage_core.rocketmq.recovery.ledger import ledger_end
 from storage_core.store import Predicate, Scan, ScanRequest
 from storage_core.transfer.store_files import files_of
 from tests.golden import archive
-from tests.reference.consumed import got, told
+from tests.reference.consumed import got, shown_fields
 from tests.reference.served import Row, by_place, partition_rows, place
 from tests.support.copied_stores import contents
 from tests.support.golden_stores import name_and_directory
@@ -36,9 +36,9 @@ KILLED, STOPPED = "killed-5.3.3", "stopped-4.9.3"
 name, directory = name_and_directory(ENGINE)
 
 
-def rows_of(directory: Path, partitions: int = 1, **asked: Any) -> list[Row]:
-    options = {name: asked.pop(name) for name in ("recovery", "commitLogPath") if name in asked}
-    return by_place(directory, partitions, options, **{"topics": TOPICS} | asked)
+def rows_of(directory: Path, partitions: int = 1, **request: Any) -> list[Row]:
+    options = {name: request.pop(name) for name in ("recovery", "commitLogPath") if name in request}
+    return by_place(directory, partitions, options, **{"topics": TOPICS} | request)
 
 
 def logged(directory: Path) -> list[Row]:
@@ -55,11 +55,11 @@ def test_rows_are_what_a_consumer_got(name: str, directory: Path) -> None:
     before = archive.fingerprint(directory)
     truth = [got(message) for message in archive.truth(name, ENGINE)]
     for partitions in (1, 5):
-        assert [told(row) for row in rows_of(directory, partitions)] == truth
+        assert [shown_fields(row) for row in rows_of(directory, partitions)] == truth
     assert archive.fingerprint(directory) == before
 
 
-ASKED: list[tuple[dict[str, Any], Callable[[Row], bool]]] = [
+REQUESTS: list[tuple[dict[str, Any], Callable[[Row], bool]]] = [
     ({"keys": ("key-3",)}, lambda row: "key-3" in row["keys"]),
     ({"tags": ("red",)}, lambda row: row["tags"] == "red"),
     ({"topics": None, "assign": (("orders", 1),)}, lambda row: place(row)[:2] == ("orders", 1)),
@@ -70,13 +70,13 @@ ASKED: list[tuple[dict[str, Any], Callable[[Row], bool]]] = [
 ]
 
 
-@pytest.mark.parametrize("asked", ASKED, ids=lambda asked: "-".join(asked[0]))
+@pytest.mark.parametrize("asked", REQUESTS, ids=lambda asked: "-".join(asked[0]))
 def test_a_request_leaves_what_it_asks_for(
     directory: Path, asked: tuple[dict[str, Any], Callable[[Row], bool]]
 ) -> None:
-    request, is_asked = asked
+    request, is_expected = asked
     for scan in Scan:
-        whole = [row for row in rows_of(directory, scan=scan) if is_asked(row)]
+        whole = [row for row in rows_of(directory, scan=scan) if is_expected(row)]
         for partitions in (1, 5):
             rows = rows_of(directory, partitions, scan=scan, **request)
             assert rows
@@ -145,7 +145,7 @@ def test_a_damaged_header_ends_the_log_and_a_damaged_record_does_not(tmp_path: P
 
 @pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
 @pytest.mark.parametrize("seed", [1, 2])
-def test_harm_is_told_and_every_way_of_reading_agrees(
+def test_harm_is_reported_and_every_way_of_reading_agrees(
     directory: Path, harm: Callable[[Path, random.Random], None], seed: int
 ) -> None:
     harm(directory, random.Random(seed))
@@ -191,8 +191,8 @@ def test_a_ledger_in_another_folder(tmp_path: Path) -> None:
     directory = archive.unpack(KILLED, tmp_path, ENGINE)
     rows = rows_of(directory)
     shutil.move(directory / "dledger-n0" / "data", tmp_path / "elsewhere")
-    assert [told(row) for row in rows_of(directory, commitLogPath=str(tmp_path / "elsewhere"))] == [
-        told(row) for row in rows
+    assert [shown_fields(row) for row in rows_of(directory, commitLogPath=str(tmp_path / "elsewhere"))] == [
+        shown_fields(row) for row in rows
     ]
 
 
@@ -228,13 +228,13 @@ def test_a_missing_file_has_the_name_that_it_would_have(tmp_path: Path) -> None:
     assert log.name_of(1 << 20).endswith(f"/dledger-n0/data/{1 << 20:020d}")
 
 
-def test_damage_is_told(directory: Path) -> None:
+def test_damage_is_reported(directory: Path) -> None:
     row = next(row for row in rows_of(directory) if row["physicalOffset"] > 70_000)
     path = next(file for file in reversed(log_files(directory)) if int(file.name) < row["physicalOffset"])
     flip(path, row["physicalOffset"] - int(path.name) + 90)
-    with pytest.raises(CorruptionError, match=f"{path}.*") as told_of, open_store(str(directory)) as store:
+    with pytest.raises(CorruptionError, match=f"{path}.*") as caught, open_store(str(directory)) as store:
         list(store.snapshot().read(ScanRequest(topics=TOPICS)))
-    assert "mode=DROPMALFORMED" in str(told_of.value)
+    assert "mode=DROPMALFORMED" in str(caught.value)
 
 
 def test_a_walk_from_a_known_end_knows_what_is_committed(directory: Path) -> None:

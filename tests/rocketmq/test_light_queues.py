@@ -40,8 +40,8 @@ def lose(directory: Path, kept: int) -> None:
             file.write_bytes(file.read_bytes()[:left].ljust(QUEUE_FILE_SIZE, b"\0"))
 
 
-def light_rows(directory: Path, partitions: int = 1, **asked: object) -> list[Row]:
-    rows = read(directory, in_partitions(partitions, **asked, **AS_BROKER))
+def light_rows(directory: Path, partitions: int = 1, **request: object) -> list[Row]:
+    rows = read(directory, in_partitions(partitions, **request, **AS_BROKER))
     return sorted((row for row in rows if row["topic"] in LIGHT), key=place)
 
 
@@ -104,7 +104,7 @@ def queue_bytes(directory: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("kept", "said"), [(0, "queue offsets 0 to 16: 17 messages are"), (7, "queue offsets 7 to 16: 10 messages are")]
 )
-def test_what_a_light_queue_lacks_is_found_and_made_anew(directory: Path, tmp_path: Path, kept: int, said: str) -> None:
+def test_what_a_light_queue_lacks_is_found_and_rebuilt(directory: Path, tmp_path: Path, kept: int, said: str) -> None:
     assert found(directory) == []
     before = queue_bytes(directory)
     lose(directory, kept)

@@ -164,7 +164,7 @@ def test_permissive_is_what_a_scan_leaves(store: tuple[str, Path]) -> None:
         assert sorted(got, key=place) == with_key(rows, key)
 
 
-def asked(name: str, kind: str) -> Iterator[dict[str, Any]]:
+def queries_of_kind(name: str, kind: str) -> Iterator[dict[str, Any]]:
     return (query for query in archive.queries(name) if query["kind"] == kind)
 
 
@@ -174,12 +174,12 @@ def test_the_real_store_found_the_same(store: tuple[str, Path]) -> None:
     rows = read(directory, ScanRequest(columns=ALL, scan=Scan.LOG, **AS_BROKER))
     by_physical_offset = {row["physicalOffset"]: row for row in rows}
     served = {row["physicalOffset"] for row in read(directory, ScanRequest(columns=ALL, **AS_BROKER))}
-    whole = [query for query in asked(name, "key") if query["begin"] == 0 and query["end"] == LAST]
+    whole = [query for query in queries_of_kind(name, "key") if query["begin"] == 0 and query["end"] == LAST]
     assert whole
     for query in sample(whole, 12, f"queries {name}"):
-        told = dict.fromkeys(query["physicalOffsets"])
+        offsets = dict.fromkeys(query["physicalOffsets"])
         right = [
-            at for at in told if at in served and is_match(by_physical_offset.get(at), query["topic"], query["key"])
+            at for at in offsets if at in served and is_match(by_physical_offset.get(at), query["topic"], query["key"])
         ]
         keys = found(directory, keys=(query["key"],))
         ids = found(directory, message_ids=(query["key"],))

@@ -52,11 +52,11 @@ def some_queues(tmp_path: Path, random: np.random.Generator, count: int) -> list
 def test_the_starts_of_many_files_are_those_of_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     monkeypatch.setattr(queue_starts, "FILES_AT_ONCE", 17)
     queues = [queue for queue in some_queues(tmp_path, np.random.default_rng(seed), 60) if queue.chain.files]
-    told = list(valid_starts([(queue.chain.files[0].path, queue.room(0)) for queue in queues]))
+    starts = list(valid_starts([(queue.chain.files[0].path, queue.room(0)) for queue in queues]))
     with OpenFiles() as files:
         each = [queue.valid_entries(files, 0) for queue in queues]
-    assert [(start, one) for start, one in zip(told, each, strict=True) if start not in (None, one)] == []
-    left = {one.count for start, one in zip(told, each, strict=True) if start is None}
+    assert [(start, one) for start, one in zip(starts, each, strict=True) if start not in (None, one)] == []
+    left = {one.count for start, one in zip(starts, each, strict=True) if start is None}
     assert left
     assert min(left) >= queue_starts.MOST
 
@@ -111,7 +111,7 @@ def test_a_plan_is_the_same_whether_the_entries_were_just_seen_or_not(
         requests = [ScanRequest(min_partitions=count) for count in (1, 3, 7)]
         requests += [ScanRequest(min_partitions=3, start=OffsetBound(offsets={("orders", 0): 2}))]
         plans = [[part.ranges for part in store.snapshot().plan(request)] for request in requests]
-        monkeypatch.setattr(recovery, "MOST_SEEN", 1_199)
+        monkeypatch.setattr(recovery, "MOST_CACHED_ADDRESSES", 1_199)
         recovery_cache._cache.clear()
         with open_store(str(root)) as again:
             assert not again.snapshot().served.verdict.seen.count

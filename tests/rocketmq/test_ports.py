@@ -40,8 +40,8 @@ def test_what_the_modes_say_of_one(store: Path) -> None:
     with pytest.raises(CorruptionError, match="the port of the born or store host is above 65535: no client decodes"):
         rows(store, mode=Mode.FAILFAST)
     shown = rows(store, mode=Mode.PERMISSIVE, columns=("physicalOffset", "body", "corruption"))
-    told = {at for at, row in shown.items() if row["corruption"] is not None}
-    assert told == set(odd)
+    corrupt = {at for at, row in shown.items() if row["corruption"] is not None}
+    assert corrupt == set(odd)
     assert all(shown[at]["body"] is None for at in odd)
 
 

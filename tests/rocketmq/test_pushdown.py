@@ -17,36 +17,40 @@ pytestmark = pytest.mark.sampled
 @settings(max_examples=600 if WHOLE else 200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, STORES - 1),
-    asked=st.lists(simple() | simple() | alternatives(), min_size=1, max_size=4).map(tuple),
+    predicates=st.lists(simple() | simple() | alternatives(), min_size=1, max_size=4).map(tuple),
     mode=st.sampled_from(Mode),
     use_index=st.booleans(),
 )
-def test_pushed_is_what_python_leaves(seed: int, asked: tuple[Predicate, ...], mode: Mode, use_index: bool) -> None:
+def test_pushed_is_what_python_leaves(
+    seed: int, predicates: tuple[Predicate, ...], mode: Mode, use_index: bool
+) -> None:
     directory, rows = made(seed)
-    expected = [row for row in rows if all(holds(predicate, row) for predicate in asked)]
-    got = read(directory, ScanRequest(predicates=asked, mode=mode, use_index=use_index))
+    expected = [row for row in rows if all(holds(predicate, row) for predicate in predicates)]
+    got = read(directory, ScanRequest(predicates=predicates, mode=mode, use_index=use_index))
     for row in got:
         assert row.pop("corruption", None) is None
     assert sorted(got, key=place) == sorted(expected, key=place)
 
 
 @settings(max_examples=150 if WHOLE else 50, deadline=None)
-@given(seed=st.integers(0, STORES - 1), asked=st.lists(simple() | alternatives(), min_size=1, max_size=3).map(tuple))
-def test_in_the_log_alone(seed: int, asked: tuple[Predicate, ...]) -> None:
+@given(
+    seed=st.integers(0, STORES - 1), predicates=st.lists(simple() | alternatives(), min_size=1, max_size=3).map(tuple)
+)
+def test_in_the_log_alone(seed: int, predicates: tuple[Predicate, ...]) -> None:
     directory, _ = made(seed)
     rows = read(directory, ScanRequest(scan=Scan.LOG))
-    got = read(directory, ScanRequest(scan=Scan.LOG, predicates=asked))
-    assert got == [row for row in rows if all(holds(predicate, row) for predicate in asked)]
+    got = read(directory, ScanRequest(scan=Scan.LOG, predicates=predicates))
+    assert got == [row for row in rows if all(holds(predicate, row) for predicate in predicates)]
 
 
 @settings(max_examples=100 if WHOLE else 50, deadline=None)
 @given(
     seed=st.integers(0, STORES - 1),
     columns=st.lists(st.sampled_from(["topic", "queueOffset", "size", "body"]), min_size=1, max_size=3, unique=True),
-    asked=simple(),
+    predicate=simple(),
 )
-def test_columns_that_are_asked_need_not_be_shown(seed: int, columns: list[str], asked: Predicate) -> None:
+def test_filtered_columns_need_not_be_shown(seed: int, columns: list[str], predicate: Predicate) -> None:
     directory, rows = made(seed)
-    expected = [{name: row[name] for name in columns} for row in rows if holds(asked, row)]
-    got = read(directory, ScanRequest(predicates=(asked,), columns=tuple(columns)))
+    expected = [{name: row[name] for name in columns} for row in rows if holds(predicate, row)]
+    got = read(directory, ScanRequest(predicates=(predicate,), columns=tuple(columns)))
     assert sorted(got, key=repr) == sorted(expected, key=repr)

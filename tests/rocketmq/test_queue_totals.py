@@ -75,17 +75,17 @@ def test_spans_in_order_lie_in_files_as_each_alone_does(seed: int) -> None:
     sizes = random.choice([50, 60, 49, 130], 4, p=[0.7, 0.1, 0.1, 0.1])
     files = tuple(ChainFile(int(base), int(size), "") for base, size in zip(bases, sizes, strict=True))
     chain = FileChain(files, 50)
-    told = 0
+    found_in_order = 0
     for _ in range(300):
         starts = np.sort(random.choice(np.arange(-5, 500), random.integers(0, 6), replace=False)).astype(np.int64)
         stops = starts + random.integers(0 if random.random() < 0.1 else 1, 20, len(starts))
         if random.random() < 0.05 and len(stops):
             stops[random.integers(len(stops))] += np.int64(-(1 << 63))
         if chain.holds_in_order(starts, stops):
-            told += 1
+            found_in_order += 1
             assert chain.contains(starts, stops).all()
             assert (stops > starts).all()
         elif len(starts) and chain.contains(starts, stops).all() and (starts[1:] >= stops[:-1]).all():
             assert (stops <= starts).any() or (chain.end_array[:-1] > chain.base_array[1:]).any()
-    assert told or (chain.end_array[:-1] > chain.base_array[1:]).any()
+    assert found_in_order or (chain.end_array[:-1] > chain.base_array[1:]).any()
     assert not FileChain((), 0).holds_in_order(np.zeros(1, np.int64), np.ones(1, np.int64))

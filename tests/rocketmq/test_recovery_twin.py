@@ -54,7 +54,7 @@ def test_rows_of_harmed_stores(name: str, unpacked: dict[str, Path], tmp_path: P
     assert compared > 100
 
 
-def test_bytes_changed_behind_an_unchanged_time_are_seen(unpacked: dict[str, Path], tmp_path: Path) -> None:
+def test_bytes_changed_without_a_new_file_time_are_seen(unpacked: dict[str, Path], tmp_path: Path) -> None:
     name = "damaged-checkpoint-lost-4.9.3"
     directory = tmp_path / "store"
     shutil.copytree(unpacked[name], directory)
@@ -83,8 +83,8 @@ def test_an_all_zero_file_hides_no_message_before_it(tmp_path: Path) -> None:
     twin = Recovered(store, "493", SMALL_FILES["commitLogFileSize"], 100)
     with open_store(str(store), recovery="4.9") as opened:
         assert [(queue.start, queue.stop) for queue in opened.queues()] == [(4, 6)]
-    for asked in ({}, {"keys": ("e",)}):
-        rows = read(store, in_partitions(1, **AS_BROKER, **asked), recovery="4.9")
+    for request in ({}, {"keys": ("e",)}):
+        rows = read(store, in_partitions(1, **AS_BROKER, **request), recovery="4.9")
         assert [row["queueOffset"] for row in rows] == [found[2] for found in twin.served() if found[4]] == [4]
 
 
@@ -114,7 +114,7 @@ def test_a_pull_begins_where_the_broker_finds_the_first_entry(version: str, tmp_
 
 
 @pytest.mark.parametrize("size", [1 << 30, 100_000, 1_000, 91, 1])
-def test_a_dispatcher_goes_on_behind_a_misread_record(size: int, tmp_path: Path) -> None:
+def test_a_dispatcher_goes_on_after_a_misread_record(size: int, tmp_path: Path) -> None:
     """4.9 counts by the wrong TOTALSIZE but reads on after the fields; at the end of the file it is displaced."""
     name = "damaged-queues-lost-4.9.3"
     directory = archive.unpack(name, tmp_path)

@@ -111,9 +111,9 @@ def test_a_redo_after_a_visit_may_be_stopped_as_well(error: OSError | None, tmp_
         try:
             with stopped_at(last, error=error):
                 write(directory, rows(1, 900))
-        except (Died, MqStoreError, OSError) as told:
+        except (Died, MqStoreError, OSError) as caught:
             stopped += 1
-            assert "\n" not in str(told)  # noqa: PT017
+            assert "\n" not in str(caught)  # noqa: PT017
         write(directory, rows(1, 900))
         lines = problems(accepted, served(directory), directory)
         assert not lines, (last, clock.count, lines[:6])

@@ -165,7 +165,7 @@ def check_stop(store: Path, name: str, last: int, wanted: set[int], rows: dict[i
     check(store, wanted, rows)
 
 
-def test_a_stopped_copy_is_begun_anew(tmp_path: Path) -> None:
+def test_a_stopped_copy_is_started_over(tmp_path: Path) -> None:
     name = "damaged-torn-tail-4.9.3"
     store = archive.unpack(name, tmp_path)
     wanted, before, target = intact(store), served(store), tmp_path / "repaired"
@@ -210,7 +210,7 @@ def test_groups_stand_before_the_same_message(file: str, tmp_path: Path) -> None
         assert sum(f"config/{file}: group %LMQ%g in orders/0: {later} is" in line for line in done) == 1
 
 
-def begun_again(store: Path, topic: str = "orders", lost: int = 7) -> list[RecordPlace]:
+def restart_queue(store: Path, topic: str = "orders", lost: int = 7) -> list[RecordPlace]:
     """Turns queue 0 of a topic into one that was deleted after `lost` messages and began again; returns its records."""
     rows = read(store, in_partitions(1, columns=("topic", "queueId", "physicalOffset"), **AS_BROKER))
     own = [row for row in rows if (row["topic"], row["queueId"]) == (topic, 0)]
@@ -231,7 +231,7 @@ def begun_again(store: Path, topic: str = "orders", lost: int = 7) -> list[Recor
 
 def test_a_queue_that_began_again_is_no_damage(tmp_path: Path) -> None:
     store = archive.unpack("mixed-4.9.3", tmp_path)
-    begun_again(store)
+    restart_queue(store)
     with open_store(str(store)) as opened:
         assert list(opened.verify()) == []
 
@@ -240,7 +240,7 @@ def test_a_queue_that_began_again_is_no_damage(tmp_path: Path) -> None:
 def test_a_queue_that_began_again_keeps_what_it_served(entry: int, tmp_path: Path) -> None:
     """A broker's own rule would list its messages after the deleted ones, and leave out the smaller numbers."""
     store = archive.unpack("mixed-4.9.3", tmp_path)
-    own = begun_again(store)
+    own = restart_queue(store)
     before = served(store)
     overwrite(sorted((store / "consumequeue" / "orders" / "0").iterdir())[0], 20 * entry, b"\7" * 12)
     repair(store, "mixed-4.9.3")
@@ -252,7 +252,7 @@ def test_a_queue_that_began_again_keeps_what_it_served(entry: int, tmp_path: Pat
 
 def test_a_lost_queue_that_began_again_is_listed_whole(tmp_path: Path) -> None:
     store = archive.unpack("mixed-4.9.3", tmp_path)
-    own = begun_again(store)
+    own = restart_queue(store)
     before = served(store)
     shutil.rmtree(store / "consumequeue" / "orders" / "0")
     repair(store, "mixed-4.9.3")

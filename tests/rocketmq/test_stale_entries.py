@@ -28,9 +28,9 @@ RECOVERY = {"493": "4.9", "533": "5.x"}
 ALL = "all of them"
 
 
-def numbers(store: Path, version: str = "493", partitions: int = 1, **asked: object) -> list[int]:
+def numbers(store: Path, version: str = "493", partitions: int = 1, **request: object) -> list[int]:
     """The numbers of the messages that are read from `orders`, in queue order."""
-    everything = {**AS_BROKER, "topics": ("orders",), "columns": ("queueOffset", "key"), **asked}
+    everything = {**AS_BROKER, "topics": ("orders",), "columns": ("queueOffset", "key"), **request}
     rows = read(store, in_partitions(partitions, **everything), recovery=RECOVERY[version])
     return [int(row["key"][1:]) for row in sorted(rows, key=lambda row: row["queueOffset"])]
 
@@ -79,8 +79,8 @@ def test_ranges_of_the_queue(tmp_path: Path) -> None:
     store = stale_store(tmp_path, ALL)
     for start in range(12):
         for stop in range(start, 12):
-            asked = {"start": OffsetBound(offsets={KEY: start}), "stop": OffsetBound(offsets={KEY: stop})}
-            assert numbers(store, **asked) == KINDS[ALL][start:stop]
+            request = {"start": OffsetBound(offsets={KEY: start}), "stop": OffsetBound(offsets={KEY: stop})}
+            assert numbers(store, **request) == KINDS[ALL][start:stop]
 
 
 def test_unreadable_old_entries_make_a_pull_jump(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_a_filter_leaves_its_rows_of_every_batch(root: Path, options: dict[str, 
     assert bodies(query) == [number for number in range(44) if taken(number)]
 
 
-def test_a_stream_starts_where_a_group_stands_and_stays_with_its_topics(root: Path) -> None:
+def test_a_stream_starts_where_a_group_is_and_stays_with_its_topics(root: Path) -> None:
     append(root, 100, 5, "other")
     RocketEngine().commit_group(root, "billing", {"orders": 20})
     query = started(root, startingOffsets="group:billing")

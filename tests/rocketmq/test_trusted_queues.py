@@ -41,7 +41,7 @@ def test_queues_end_where_their_entries_do(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("physical_offset", "served"), [((1 << 63) - 1, 39), ((1 << 63) - 50, 39), (1 << 62, 20), (-(1 << 63), 39)]
 )
-def test_an_entry_beyond_the_log_is_told(
+def test_an_entry_beyond_the_log_is_reported(
     setting: str, physical_offset: int, served: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even if its physical offset and size, or those of the next file, add up to more than 64 bits can hold.
@@ -56,11 +56,11 @@ def test_an_entry_beyond_the_log_is_told(
     with open_store(str(tmp_path / "store"), recovery="none") as store:
         found = {mode: _rows(store, mode) for mode in (Mode.DROPMALFORMED, Mode.PERMISSIVE)}
         assert len(found[Mode.DROPMALFORMED]) == served
-        told = [row for row in found[Mode.PERMISSIVE] if row["corruption"] is not None]
+        corrupt = [row for row in found[Mode.PERMISSIVE] if row["corruption"] is not None]
         if physical_offset < 0:  # before the log's first file: expired, as far as anybody can tell
-            assert told == []
+            assert corrupt == []
             return
-        assert [row["queueOffset"] for row in told] == [20]
+        assert [row["queueOffset"] for row in corrupt] == [20]
         with pytest.raises(CorruptionError, match="the record lies outside of the log"):
             _rows(store, Mode.FAILFAST)
 

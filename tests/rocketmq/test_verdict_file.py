@@ -31,7 +31,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "mqstore"
 
 
-def asked(store: Path, rules: Rules | None = None) -> Verdict:
+def fresh_verdict(store: Path, rules: Rules | None = None) -> Verdict:
     """The verdict that a new process finds."""
     recovery_cache._cache.clear()
     return recovery_cache.cached_verdict(list_store(str(store)), rules)
@@ -56,9 +56,9 @@ def test_a_kept_verdict_is_the_verdict(tmp_path: Path, name: str, walks: list[in
     store = unpack(name, tmp_path)
     before = fingerprint(store)
     for rules in (None, Rules.V4, Rules.V5):
-        first = asked(store, rules)
+        first = fresh_verdict(store, rules)
         count = len(walks)
-        assert asked(store, rules) == first == recover(list_store(str(store)), rules)
+        assert fresh_verdict(store, rules) == first == recover(list_store(str(store)), rules)
         assert len(walks) == count + 1, "only the one of `recover`"
     assert fingerprint(store) == before
 
@@ -71,11 +71,11 @@ def test_a_store_replaced_under_the_same_path_is_walked(tmp_path: Path, how: str
         crashed_store(tmp_path / name, size, count) for name, size, count in zip("ab", (90, 131), counts, strict=True)
     )
     expected = recover(list_store(str(other)))
-    assert asked(store).log_end != expected.log_end
+    assert fresh_verdict(store).log_end != expected.log_end
     REPLACED[how](store, other)
     for path in store.rglob("*"):
         os.utime(path, ns=(1, 1))
-    assert asked(store) == expected
+    assert fresh_verdict(store) == expected
 
 
 def _append(store: Path) -> None:
@@ -114,7 +114,7 @@ def _mark(store: Path) -> None:
 @pytest.mark.parametrize("change", [_append, _truncate, _flip, _drop_queue, _mark])
 def test_a_changed_store_is_walked(tmp_path: Path, change: Callable[[Path], None], walks: list[int]) -> None:
     store = crashed_store(tmp_path / "store", 90, 300)
-    asked(store)
+    fresh_verdict(store)
     times = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
     change(store)
     for path, modified in times.items():
@@ -122,7 +122,7 @@ def test_a_changed_store_is_walked(tmp_path: Path, change: Callable[[Path], None
             os.utime(path, ns=(modified, modified))
     expected = recover(list_store(str(store)))
     count = len(walks)
-    assert asked(store) == expected
+    assert fresh_verdict(store) == expected
     assert len(walks) == count + 1
 
 
@@ -132,7 +132,7 @@ def test_bytes_after_the_end_that_change_no_time_are_seen(
     """A memory map changes bytes before it changes times."""
     store = crashed_store(tmp_path / "store", 90, 300)
     before = list_store(str(store))
-    asked(store)
+    fresh_verdict(store)
     _append(store)
     recovery_cache._cache.clear()
     count = len(walks)
@@ -142,7 +142,7 @@ def test_bytes_after_the_end_that_change_no_time_are_seen(
 
 def test_files_that_are_no_kept_verdict_are_ignored(tmp_path: Path, kept: Path, walks: list[int]) -> None:
     store = crashed_store(tmp_path / "store", 90, 300)
-    expected = asked(store)
+    expected = fresh_verdict(store)
     (path,) = kept.iterdir()
     whole = path.read_bytes()
     empty = [verdict_file._digest(text).encode() + b"\n" + text for text in (b"[]", b"{}", b"1")]
@@ -150,7 +150,7 @@ def test_files_that_are_no_kept_verdict_are_ignored(tmp_path: Path, kept: Path, 
     for wrong in (b"", b"\n", b"{}", whole[:-1], changed, b"\xff" + whole, whole[40:], *empty):
         path.write_bytes(wrong)
         count = len(walks)
-        assert asked(store) == expected
+        assert fresh_verdict(store) == expected
         assert len(walks) == count + 1
     assert path.read_bytes() == whole, "the walk keeps what it found"
 
@@ -159,11 +159,11 @@ def test_the_code_that_finds_verdicts_is_part_of_the_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walks: list[int]
 ) -> None:
     store = crashed_store(tmp_path / "store", 90, 300)
-    asked(store)
+    fresh_verdict(store)
     for code in ([("recovery.py", Stamp(1, 2, 3, 4, 5))], []):
         monkeypatch.setattr(verdict_file, "_code", lambda code=code: iter(code))
         count = len(walks)
-        asked(store)
+        fresh_verdict(store)
         assert len(walks) == count + 1
 
 
@@ -175,28 +175,28 @@ def test_a_folder_that_cannot_be_used_is_silent(
     for folder in (tmp_path / "file", "/dev/null", "/proc", "relative"):
         monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
         monkeypatch.setenv("HOME", "/proc")
-        asked(store)
+        fresh_verdict(store)
     monkeypatch.delenv("HOME")
-    asked(store)
+    fresh_verdict(store)
     assert capfd.readouterr() == ("", "")
 
 
 def test_a_young_store_is_not_kept(tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdict_file, "SETTLED_NS", 10**12)
-    asked(crashed_store(tmp_path / "store", 90, 300))
+    fresh_verdict(crashed_store(tmp_path / "store", 90, 300))
     assert not kept.exists()
 
 
 def test_old_files_go(tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdict_file, "MOST_FILES", 2)
     for number in range(4):
-        asked(crashed_store(tmp_path / f"store-{number}", 90, 20))
+        fresh_verdict(crashed_store(tmp_path / f"store-{number}", 90, 20))
     assert len(list(kept.iterdir())) == 2
 
 
 def test_another_process_reads_what_one_kept(tmp_path: Path, kept: Path) -> None:
     store = crashed_store(tmp_path / "store", 90, 300)
-    expected = asked(store)
+    expected = fresh_verdict(store)
     script = (
         "import sys\n"
         "from storage_core.rocketmq.disk.directory import list_store\n"

@@ -31,11 +31,11 @@ def served_rows(path: str) -> list[bytes]:
 
 def stop_after(count: int, kind: str) -> Callable[[str, str], None]:
     """Aborts the copy at the first request of a kind after `count` of them."""
-    asked: list[str] = []
+    requested: list[str] = []
 
     def fault(what: str, path: str) -> None:
-        asked.extend([path] if what == kind else [])
-        if what == kind and len(asked) > count:
+        requested.extend([path] if what == kind else [])
+        if what == kind and len(requested) > count:
             raise CutError
 
     return fault

@@ -83,12 +83,12 @@ class Handler(BaseHTTPRequestHandler):
             return
         connection = http.client.HTTPConnection(self.server.server, timeout=30)
         try:
-            data, status, headers = self._asked(connection)
+            data, status, headers = self._forwarded(connection)
         finally:
             connection.close()
         self._answer(status, headers, data, fault == "short")
 
-    def _asked(self, connection: http.client.HTTPConnection) -> tuple[bytes, int, list[tuple[str, str]]]:
+    def _forwarded(self, connection: http.client.HTTPConnection) -> tuple[bytes, int, list[tuple[str, str]]]:
         connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
         for name, value in self.headers.items():
             connection.putheader(name, value)

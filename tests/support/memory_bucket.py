@@ -53,7 +53,7 @@ class Bucket(BackEnd):
 
     def count(self, kind: str) -> int:
         """The number of requests of a kind (`walk`, `folder`, `get`) so far."""
-        return sum(asked[0] == kind for asked in self.asked)
+        return sum(request[0] == kind for request in self.asked)
 
     @contextmanager
     def _answer(self, kind: str, path: str, start: int = 0, stop: int = 0) -> Iterator[None]:

@@ -31,15 +31,15 @@ class Twins:
 
     def assert_same(self, question: Callable[[Store], pa.Table]) -> None:
         """Asserts that both stores return the same table or raise the same error."""
-        told = []
+        answers = []
         for path, options in ((str(self.directory), {}), (self.uri, self.options)):
             try:
                 with open_store(path, **options) as store:
-                    told.append(self._same_paths(question(store)))
+                    answers.append(self._same_paths(question(store)))
             except MqStoreError as error:
-                told.append(str(error).replace(self.uri, str(self.directory)))
-        local, remote = told
-        assert type(local) is type(remote), told
+                answers.append(str(error).replace(self.uri, str(self.directory)))
+        local, remote = answers
+        assert type(local) is type(remote), answers
         if isinstance(local, pa.Table):
             assert [name for name in local.column_names if not local[name].equals(remote[name])] == []
             assert local.schema == remote.schema
@@ -49,8 +49,8 @@ class Twins:
     def _same_paths(self, table: pa.Table) -> pa.Table:
         for number, column in enumerate(table.schema):
             if column.type == pa.string():
-                told = pc.replace_substring(table.column(number), self.uri, str(self.directory))
-                table = table.set_column(number, column, told)
+                replaced = pc.replace_substring(table.column(number), self.uri, str(self.directory))
+                table = table.set_column(number, column, replaced)
         return table
 
 
@@ -92,10 +92,10 @@ def assert_rabbitmq_same(twins: Twins) -> None:
 
 
 def _recorded_queries(name: str) -> Iterator[ScanRequest]:
-    asked = archive.queries(name)
-    keys = sorted({(line["topic"], line["key"]) for line in asked if line["kind"] == "key"})
-    times = sorted({line["ts"] for line in asked if line["kind"] == "time"})
-    ids = sorted({line["msgId"] for line in asked if line["kind"] == "client-id"})
+    queries = archive.queries(name)
+    keys = sorted({(line["topic"], line["key"]) for line in queries if line["kind"] == "key"})
+    times = sorted({line["ts"] for line in queries if line["kind"] == "time"})
+    ids = sorted({line["msgId"] for line in queries if line["kind"] == "client-id"})
     for topic, key in sample(keys, 3, f"keys {name}"):
         yield ScanRequest(topics=(topic,), keys=(key,))
     for each in sample(ids, 1, f"ids {name}"):

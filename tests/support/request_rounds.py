@@ -38,12 +38,12 @@ class Pool:
 
     def submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Like `Executor.submit`."""
-        asked, clock = self._clock.now, self._clock
+        submitted_at, clock = self._clock.now, self._clock
         times: list[int] = []
 
         def run() -> Any:
             with self._lock:
-                clock.now = max(asked, heapq.heappop(self._free))
+                clock.now = max(submitted_at, heapq.heappop(self._free))
             try:
                 return work(*arguments)
             finally:
@@ -90,7 +90,7 @@ class Rounds:
 
 @contextmanager
 def rounds_of(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rounds]:
-    """Counts requests and rounds while the block runs. `one_behind` keeps its thread without a clock: plans do not use
+    """Counts requests and rounds while the block runs. `overlapped` keeps its thread without a clock: plans do not use
     it.
     """
     clock, pools, found = Clock(), dict[str, Pool](), Rounds()

@@ -244,7 +244,7 @@ def harm(store: Path, r: random.Random) -> Harm:
     """Applies one to three kinds of damage to a directory."""
     done = Harm()
     for kind in r.sample(KINDS, r.choice((1, 1, 2, 3))):
-        said = kind(store, r, done)
-        if said:
-            done.story.append(said)
+        detail = kind(store, r, done)
+        if detail:
+            done.story.append(detail)
     return done

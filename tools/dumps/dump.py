@@ -77,8 +77,8 @@ class Dump:
         width = max((len(_hex(line.raw)) for line in self.lines), default=0)
         lines = [f"{'offset':>8}  {'bytes':<{width}}  field = value"]
         for line in self.lines:
-            said = f"{line.field} = {line.value}" if line.field else line.value
-            lines.append(f"{line.position:>8}  {_hex(line.raw):<{width}}  {said}".rstrip())
+            text = f"{line.field} = {line.value}" if line.field else line.value
+            lines.append(f"{line.position:>8}  {_hex(line.raw):<{width}}  {text}".rstrip())
         return "\n".join(lines)
 
 
@@ -149,8 +149,8 @@ def _usual(field: Field) -> Callable[[int], str]:
     return str
 
 
-def _always(said: str) -> Callable[[bytes], str]:
-    return lambda _: said
+def _always(text: str) -> Callable[[bytes], str]:
+    return lambda _: text
 
 
 def _hex(raw: bytes) -> str:

@@ -40,9 +40,9 @@ def term(dump: Dump, shape: Shape, depth: int | None = None) -> str:
     tag = dump.content[dump.position]
     if tag in MANY:
         return _many(dump, tag, field, inside, depth)
-    size, said = _simple(dump.content, dump.position)
-    dump.take(size, field, lambda _: said)
-    return said
+    size, rendered = _simple(dump.content, dump.position)
+    dump.take(size, field, lambda _: rendered)
+    return rendered
 
 
 def text(raw: bytes) -> str:
@@ -53,8 +53,8 @@ def text(raw: bytes) -> str:
 def whole(dump: Dump, field: str) -> None:
     """Shows one term that is part of another in a single line."""
     apart = Dump(dump.source, dump.content, dump.position)
-    said = term(apart, named(field), 0)
-    shown = said if len(said) <= LONGEST else f"{said[: LONGEST - 1]}…"
+    rendered = term(apart, named(field), 0)
+    shown = rendered if len(rendered) <= LONGEST else f"{rendered[: LONGEST - 1]}…"
     dump.take(apart.position - dump.position, f"  {field}", lambda _: shown)
 
 

@@ -109,7 +109,7 @@ class Answers:
         A caller that `opens` a store without credentials is refused at once. A task of a store that was listed
         elsewhere asks its machine again, which may be busy with many of them.
         """
-        kinds, text, said = self.kinds, str(error), self.said(error)
+        kinds, text, reason = self.kinds, str(error), self.text_of(error)
         code = _CODE.search(text)
         if isinstance(error, FileNotFoundError) or (code is not None and code[1] in NO_BUCKET):
             return Gone()
@@ -121,29 +121,29 @@ class Answers:
             kinds.PermissionDeniedError, kinds.UnauthenticatedError, kinds.InvalidPathError, kinds.NotSupportedError
         )  # fmt: skip
         if isinstance(error, never) or (code is not None and code[1] in _HINTS):
-            return Refused(said)
+            return Refused(reason)
         if any(sign in text for sign in _FOR_GOOD) or (opens and _IDENTITY.search(text)):
-            return Refused(said)
+            return Refused(reason)
         wants_tls = code is None and self.is_plain and _SIGNS_OF_TLS.search(text)
-        return Unavailable(said + (WANTS_TLS if wants_tls else ""))
+        return Unavailable(reason + (WANTS_TLS if wants_tls else ""))
 
-    def said(self, error: Exception) -> str:
+    def text_of(self, error: Exception) -> str:
         """What an error says, without what it may quote: the code of the answer, the meaning of a sign, or its kind."""
         text = str(error)
         if _IDENTITY.search(text):
-            given = f"set {CREDENTIALS[self.scheme]}; storage.anonymous=true reads what everybody may read"
-            return f"no credentials are given, and this machine has no identity that may read it; {given}"
+            advice = f"set {CREDENTIALS[self.scheme]}; storage.anonymous=true reads what everybody may read"
+            return f"no credentials are given, and this machine has no identity that may read it; {advice}"
         before = "no token came: " if TOKEN_REQUEST in text else ""
         if code := _CODE.search(text):
             return f"{before}{code[1]}{f': {self._hint(code[1])}' if code[1] in _HINTS else ''}"
-        for sign, said in _SIGNS.items():
+        for sign, meaning in _SIGNS.items():
             if sign in text:
-                return before + self._with_rights(said)
+                return before + self._with_rights(meaning)
         status = _STATUS.search(text)
         return before + (f"the answer was {status[1]}" if status else type(error).__name__)
 
     def _hint(self, code: str) -> str:
         return self._with_rights(_HINTS[code])
 
-    def _with_rights(self, said: str) -> str:
-        return f"{said} ({RIGHTS[self.scheme]})" if said.endswith(NO_RIGHT) else said
+    def _with_rights(self, reason: str) -> str:
+        return f"{reason} ({RIGHTS[self.scheme]})" if reason.endswith(NO_RIGHT) else reason

@@ -32,7 +32,7 @@ def client(stores: ModuleType, address: Address, access: Access) -> Any:
     """The client of an address. Raises OptionError for files that cannot be used, and errors of the library."""
     endpoint = access.get("endpoint")
     common: dict[str, Any] = {
-        "client_options": _given(
+        "client_options": _without_none(
             {
                 "timeout": timedelta(seconds=access.timeout_s),
                 "connect_timeout": timedelta(seconds=min(access.timeout_s, LONGEST_CONNECT_S)),
@@ -75,12 +75,12 @@ def _content(name: str, path: str, advice: str) -> bytes:
         raise OptionError(name, path, f"cannot be read: {error.strerror}; it {advice}") from None
 
 
-def _given(pairs: Mapping[str, Any]) -> dict[str, Any]:
+def _without_none(pairs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in pairs.items() if value is not None}
 
 
 def _s3(access: Access, endpoint: str | None) -> dict[str, Any]:
-    return _given(
+    return _without_none(
         {
             "endpoint": endpoint,
             "region": access.get("region"),
@@ -94,7 +94,7 @@ def _s3(access: Access, endpoint: str | None) -> dict[str, Any]:
 
 
 def _gs(access: Access, endpoint: str | None) -> dict[str, Any]:
-    return _given(
+    return _without_none(
         {
             **_google_credentials(access.get("credentialsFile")),
             "base_url": endpoint,
@@ -118,7 +118,7 @@ def _google_credentials(path: str | None) -> dict[str, str]:
 
 
 def _azure(access: Access, endpoint: str | None, host: str) -> dict[str, Any]:
-    return _given(
+    return _without_none(
         {
             "account_name": access.get("account") or host.partition(".")[0] or None,
             "account_key": access.get("accessKey"),

@@ -44,7 +44,7 @@ def connect(address: Address, access: Access) -> BackEnd:
     try:
         return Objects(obstore, client(stores, address, access), answers)
     except (kinds.BaseError, OSError, ValueError, TypeError) as error:
-        raise StorageError(f"{address.origin}: {answers.said(error)}; check the options storage.*") from None
+        raise StorageError(f"{address.origin}: {answers.text_of(error)}; check the options storage.*") from None
 
 
 class Objects(BackEnd):

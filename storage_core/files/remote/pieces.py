@@ -16,7 +16,7 @@ from storage_core.files.remote.back_end import Found
 PIECE_SIZE = 8 << 20
 MOST_AHEAD = 40 << 20
 """Most bytes in one process that are on their way, wait to be read, or were read and are retained."""
-LEAST_KEPT = 256 << 10
+SMALLEST_RETAINED = 256 << 10
 """Bytes of the smallest piece that is worth retaining after it was read; smaller spans are in blocks."""
 GAP = 256 << 10
 """The largest gap between two spans, in bytes, that is read rather than skipped."""
@@ -78,7 +78,7 @@ class Pieces:
         self._lock = threading.Lock()
         self._held = 0
         self._readers: list[Reader] = []
-        self._kept: dict[File, list[Piece]] = {}
+        self._retained: dict[File, list[Piece]] = {}
 
     def ask(self, remote: int, reader: Reader, spans: Iterable[tuple[Found, int, int]], submit: Submit) -> None:
         """Queues spans in reading order, near ones as one, and requests as many as there is room for."""
@@ -86,15 +86,15 @@ class Pieces:
             if reader not in self._readers:
                 self._readers.append(reader)
             for found, start, stop in _joined(spans):
-                for first, last in self._not_kept((remote, found.path, found.etag), start, stop):
+                for first, last in self._not_retained((remote, found.path, found.etag), start, stop):
                     for begin in range(first, last, PIECE_SIZE):
                         reader.waiting.append(Piece(remote, found, begin, min(begin + PIECE_SIZE, last), None, begin))
             self._fill_up(submit)
 
-    def _not_kept(self, file: File, start: int, stop: int) -> list[tuple[int, int]]:
+    def _not_retained(self, file: File, start: int, stop: int) -> list[tuple[int, int]]:
         """The parts of a span that no retained piece covers."""
         parts = []
-        for piece in sorted(self._kept.get(file, ()), key=lambda each: each.start):
+        for piece in sorted(self._retained.get(file, ()), key=lambda each: each.start):
             if start < piece.start < stop:
                 parts.append((start, piece.start))
             if piece.start < stop:
@@ -111,18 +111,18 @@ class Pieces:
 
     def _has_room(self, size: int) -> bool:
         """Whether a piece fits. Evicts retained pieces to make room, last first, as files are read front to back."""
-        while self._held + size > MOST_AHEAD and self._kept:
-            file, pieces = next(reversed(self._kept.items()))
+        while self._held + size > MOST_AHEAD and self._retained:
+            file, pieces = next(reversed(self._retained.items()))
             self._held -= pieces.pop().size
             if not pieces:
-                del self._kept[file]
+                del self._retained[file]
         return self._held + size <= MOST_AHEAD
 
     def _release(self, piece: Piece) -> None:
         """Retains a piece that no reader waits for, if it has arrived and is worth it."""
-        same = self._kept.get(piece.file, ())
-        if piece.size >= LEAST_KEPT and piece.is_here and all(each.start != piece.start for each in same):
-            self._kept.setdefault(piece.file, []).append(piece)
+        same = self._retained.get(piece.file, ())
+        if piece.size >= SMALLEST_RETAINED and piece.is_here and all(each.start != piece.start for each in same):
+            self._retained.setdefault(piece.file, []).append(piece)
             return
         self._held -= piece.size
         if piece.future is not None:
@@ -134,7 +134,7 @@ class Pieces:
         """
         following, file = stop, (remote, found.path, found.etag)
         with self._lock:
-            for pieces in (self._kept, *(reader.under_way for reader in self._readers)):
+            for pieces in (self._retained, *(reader.under_way for reader in self._readers)):
                 for piece in pieces.get(file, ()):
                     if piece.start <= position < piece.stop:
                         return piece, piece.start

@@ -159,9 +159,9 @@ def size_of(descriptor: int) -> int:
     return _opened[descriptor - FIRST_DESCRIPTOR][1].size
 
 
-def will_need(asked: object, spans: Iterable[tuple[str, int, int]]) -> object:
-    """Starts reading spans that will be needed next, in this order; `asked` is the result of the last call, or None."""
-    reader = asked if isinstance(asked, Reader) else Reader()
+def will_need(earlier: object, spans: Iterable[tuple[str, int, int]]) -> object:
+    """Starts reading spans that will be needed next, in this order; `earlier` is the last call's result, or None."""
+    reader = earlier if isinstance(earlier, Reader) else Reader()
     by_remote: dict[str, tuple[Remote, list[tuple[str, int, int]]]] = {}
     for uri, start, stop in spans:
         remote, path = _of(uri)
@@ -171,10 +171,10 @@ def will_need(asked: object, spans: Iterable[tuple[str, int, int]]) -> object:
     return reader
 
 
-def need_no_more(asked: object) -> None:
+def need_no_more(earlier: object) -> None:
     """Drops what was requested ahead and not read."""
-    if isinstance(asked, Reader):
-        pieces.drop(asked)
+    if isinstance(earlier, Reader):
+        pieces.drop(earlier)
 
 
 def stat(uri: str) -> FileStat:

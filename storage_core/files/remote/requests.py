@@ -30,7 +30,7 @@ class Requests:
     def walk(self, prefix: str) -> list[Found]:
         """Everything below a folder; empty if there is nothing."""
 
-        def ask() -> list[Found]:
+        def request() -> list[Found]:
             found: list[Found] = []
             for answer in self._back_end.walk(prefix):
                 self._count(lists=1)
@@ -39,24 +39,24 @@ class Requests:
                 self._count(lists=1)
             return found
 
-        return self._listed(ask, prefix)
+        return self._listed(request, prefix)
 
     def folder(self, prefix: str) -> tuple[list[str], list[Found]]:
         """Folders and objects directly in a folder; empty if there are none."""
         self._count(lists=1)
         return self._listed(lambda: self._back_end.folder(prefix), prefix)
 
-    def _listed(self, ask: Callable[[], Answer], prefix: str) -> Answer:
+    def _listed(self, request: Callable[[], Answer], prefix: str) -> Answer:
         what = f"{self._origin}/{prefix}"
         try:
-            return self._asked(ask, f"{what}: listing it")
+            return self._with_retries(request, f"{what}: listing it")
         except Gone:
             raise StoreNotFoundError(f"{what}: there is no such bucket or folder; check the address") from None
 
     def get(self, found: Found, start: int, stop: int) -> memoryview:
         """The bytes [start, stop), which must be inside the object. Raises StoreChangedError, StorageError."""
 
-        def ask() -> memoryview:
+        def request() -> memoryview:
             self._count(gets=1)
             data = memoryview(self._back_end.get(found, start, stop))
             if len(data) != stop - start:
@@ -65,7 +65,7 @@ class Requests:
 
         where = f"{self._origin}/{found.path}"
         try:
-            data = self._asked(ask, f"{where}: bytes {start} to {stop}")
+            data = self._with_retries(request, f"{where}: bytes {start} to {stop}")
         except Gone:
             raise StoreChangedError(f"{where}: the object was deleted {WHILE_READ}") from None
         except Changed:
@@ -79,22 +79,22 @@ class Requests:
         Raises FileExistsError if `only_new` is set and the object exists, StorageError.
         """
 
-        def ask() -> None:
+        def request() -> None:
             self._count(puts=1)
             self._back_end.put(path, source, size, only_new)
 
         where = f"{self._origin}/{path}"
         try:
-            self._asked(ask, f"{where}: writing it")
+            self._with_retries(request, f"{where}: writing it")
         except Gone:
             raise StoreNotFoundError(f"{where}: there is no such bucket; check the address") from None
         except Changed:
             raise FileExistsError(17, "File exists", where) from None
 
-    def _asked(self, ask: Callable[[], Answer], what: str) -> Answer:
+    def _with_retries(self, request: Callable[[], Answer], what: str) -> Answer:
         for attempt in range(ATTEMPTS):
             try:
-                return ask()
+                return request()
             except Refused as error:
                 raise StorageError(f"{what}: {error}") from None
             except Unavailable as error:

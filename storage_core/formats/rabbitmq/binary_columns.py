@@ -35,8 +35,8 @@ def lengths(array: pa.Array) -> Numbers:
 
 def joined(*parts: pa.Array | bytes) -> pa.BinaryArray:
     """Concatenates the parts of each row; a part given as bytes is the same in every row."""
-    given = [as_scalar(part) if isinstance(part, bytes) else part for part in parts]
-    return pc.binary_join_element_wise(*given, NO_BYTES)
+    arguments = [as_scalar(part) if isinstance(part, bytes) else part for part in parts]
+    return pc.binary_join_element_wise(*arguments, NO_BYTES)
 
 
 def where(mask: npt.NDArray[np.bool_], array: pa.Array) -> pa.BinaryArray:

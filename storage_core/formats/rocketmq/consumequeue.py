@@ -146,11 +146,11 @@ def in_log_order(
     if not len(log.bases) or not (plain & (physical_offsets <= log.ends[file] - sizes)).all():
         return None
     counts = np.diff(ranges.bounds)
-    behind = np.arange(len(entries)) - np.repeat(ranges.bounds[:-1] + ranges.backs, counts)
-    own = np.flatnonzero(behind >= 0)
+    from_start = np.arange(len(entries)) - np.repeat(ranges.bounds[:-1] + ranges.backs, counts)
+    own = np.flatnonzero(from_start >= 0)
     order = own[log_order(physical_offsets[own])]
     queue, starts = np.repeat(ranges.queues, counts), np.repeat(ranges.starts, counts)
-    return queue[order], (starts + behind)[order], physical_offsets[order], sizes[order]
+    return queue[order], (starts + from_start)[order], physical_offsets[order], sizes[order]
 
 
 def log_order(physical_offsets: Positions) -> npt.NDArray[np.int64]:

@@ -143,7 +143,7 @@ def encode(rows: Rows, room: Callable[[int], Bytes] = new_bytes) -> Encoded:
     if not mixed and (loops := _record_loops.after(int(rows.sizes.sum()))) is not None:
         made, edges = loops.records(rows, _topic_parts(rows.topics), flags, room)
         return Encoded(pa.py_buffer(made), edges, flags)
-    heads = _mixed_heads(rows, flags) if mixed else [_v4_heads(rows, flags)]
+    heads = _mixed_headers(rows, flags) if mixed else [_v4_headers(rows, flags)]
     sized = fixed_width(lengths(rows.properties).astype(">i2"))
     records = joined([*heads, rows.bodies, _sized_topics(rows.topics), sized, rows.properties], len(rows))
     bounds = offsets_of(records)
@@ -161,7 +161,7 @@ def fixed_width(values: npt.NDArray[Any]) -> pa.BinaryArray:
     return pa.BinaryArray.from_buffers(pa.binary(), len(values), parts)
 
 
-def _v4_heads(rows: Rows, flags: npt.NDArray[np.int32]) -> pa.BinaryArray:
+def _v4_headers(rows: Rows, flags: npt.NDArray[np.int32]) -> pa.BinaryArray:
     head = np.empty(len(rows), HEADER_V4.dtype)
     _fill(head, rows, flags)
     for name, hosts in (("born", rows.born_hosts), ("store", rows.store_hosts)):
@@ -173,7 +173,7 @@ def _v4_heads(rows: Rows, flags: npt.NDArray[np.int32]) -> pa.BinaryArray:
     return fixed_width(head)
 
 
-def _mixed_heads(rows: Rows, flags: npt.NDArray[np.int32]) -> list[pa.BinaryArray]:
+def _mixed_headers(rows: Rows, flags: npt.NDArray[np.int32]) -> list[pa.BinaryArray]:
     """Headers whose hosts have different widths, in five columns."""
     head, tail = np.empty(len(rows), HEADER.dtype), np.empty(len(rows), AFTER_HOSTS.dtype)
     _fill(head, rows, flags)

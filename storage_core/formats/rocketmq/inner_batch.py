@@ -100,10 +100,10 @@ def _inner_messages(messages: Messages, rows: Positions) -> _Inner:
     broken = np.zeros(len(messages), bool)
     while len(rows):
         body_size = values_at(buffer, ">i4", at + INNER_MESSAGE.field("body_length").offset).astype(np.int64)
-        behind = at + INNER_MESSAGE.size + body_size
-        properties_size = values_at(buffer, ">i2", behind).astype(np.int64)
-        after = behind + 2 + properties_size
-        right = (body_size >= 0) & (behind + 2 <= stop) & (properties_size >= 0) & (after <= stop)
+        body_end = at + INNER_MESSAGE.size + body_size
+        properties_size = values_at(buffer, ">i2", body_end).astype(np.int64)
+        after = body_end + 2 + properties_size
+        right = (body_size >= 0) & (body_end + 2 <= stop) & (properties_size >= 0) & (after <= stop)
         broken[rows[~right]] = True
         ordinals = np.full(len(rows), len(found))
         found.append(_Inner(rows[right], ordinals[right], at[right], body_size[right], properties_size[right]))

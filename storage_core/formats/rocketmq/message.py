@@ -331,10 +331,10 @@ def _place_parts(out: Messages, sizes: Positions) -> None:
     if differs.any():
         sizes = np.where((total >= MIN_SIZE) & (total < sizes), total, sizes)
         out.mark(total != sizes, Flaw.SIZE)
-    _place_behind_header(out, sizes, second if second.any() else None)
+    _place_after_header(out, sizes, second if second.any() else None)
 
 
-def _place_behind_header(out: Messages, sizes: Positions, second: Mask | None) -> None:
+def _place_after_header(out: Messages, sizes: Positions, second: Mask | None) -> None:
     flags = out.column("sys_flag")
     hosts: Positions | int = 2 * HOST_V4
     sixes = (flags & (BORN_HOST_V6 | STORE_HOST_V6)) != 0

@@ -64,8 +64,8 @@ def stores_below(path: str) -> list[str]:
 def is_read_elsewhere(root: str, kind: str) -> bool:
     """Whether the node's data directory has another store beside the vhost's store `root` with queues of this kind."""
     node = root.rsplit("/", 3)[0]
-    asked = {"quorum": looks_like_quorum, "stream": looks_like_streams}.get(kind)
-    return asked is not None and any(asked(path) for path in stores_below(node))
+    looks_like = {"quorum": looks_like_quorum, "stream": looks_like_streams}.get(kind)
+    return looks_like is not None and any(looks_like(path) for path in stores_below(node))
 
 
 def vhosts_below(path: str) -> list[str]:

@@ -32,5 +32,5 @@ def pending(root: str) -> Pending:
     if intent is None:
         return Pending()
     before = f"{JobFolder(root).staging(intent['job'])}/{BEFORE}"
-    kept = system.exists(f"{before}/{paths.RECOVERY_FILE}")
-    return Pending(frozenset(target for _, target in intent["moves"]), before if kept else None)
+    has_recovery_file = system.exists(f"{before}/{paths.RECOVERY_FILE}")
+    return Pending(frozenset(target for _, target in intent["moves"]), before if has_recovery_file else None)

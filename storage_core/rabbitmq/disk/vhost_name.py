@@ -23,23 +23,23 @@ def vhost_name(root: str) -> bytes:
 
     Raises CorruptionError for a `.vhost` that is too long to be read.
     """
-    folder, said = root.rpartition("/")[2], _said(root)
-    if said and paths.vhost_directory(said) == folder:
-        return said
-    stub = None if said and not _HASH.fullmatch(folder) else _of_a_stub(root)
+    folder, stated = root.rpartition("/")[2], _stated_name(root)
+    if stated and paths.vhost_directory(stated) == folder:
+        return stated
+    stub = None if stated and not _HASH.fullmatch(folder) else _of_a_stub(root)
     proven = next((name for name in (stub, b"/") if name is not None and paths.vhost_directory(name) == folder), None)
-    return proven or said or stub or folder.encode()
+    return proven or stated or stub or folder.encode()
 
 
 def vhost_flaw(root: str) -> str | None:
     """Why a node does not keep the content of `.vhost`; None if it does, or if there is no such file."""
     if paths.VHOST_FILE not in names_in(root):
         return None
-    said, name = _said(root), vhost_name(root)
-    return None if said == name else f"it does not name the vhost {name.decode('utf-8', 'replace')!r}"
+    stated, name = _stated_name(root), vhost_name(root)
+    return None if stated == name else f"it does not name the vhost {name.decode('utf-8', 'replace')!r}"
 
 
-def _said(root: str) -> bytes:
+def _stated_name(root: str) -> bytes:
     """The content of `.vhost`; b"" if it is missing, or longer than a name."""
     file = f"{root}/{paths.VHOST_FILE}"
     try:

@@ -53,13 +53,13 @@ def recover_dirty(index: QueueIndex, durable: bool, stopped: bool, contains: Con
         flags = segment.journal.flags
         run = segment.read(0, index.entry_count)
         size += run.body_bytes(run.has(status.PERSISTENT))
-        kept = _found(run, contains) if durable else np.zeros(len(run), np.bool_)
+        present = _found(run, contains) if durable else np.zeros(len(run), np.bool_)
         delivered = ((flags | file.flags)[run.sequence_ids % index.entry_count] & DELIVERED) != 0
         relatives = run.sequence_ids % index.entry_count
-        added = relatives[~delivered & ~kept] if stopped else relatives[~delivered]
+        added = relatives[~delivered & ~present] if stopped else relatives[~delivered]
         segment.unacked = len(run)
         segment.deliver(added)
-        segment.ack(relatives[~kept])
+        segment.ack(relatives[~present])
         count += segment.unacked
     index.flush()
     return Recovered(count, size)

@@ -10,7 +10,7 @@ import os
 from storage_core.files import system
 from storage_core.formats.rabbitmq import paths
 
-NAMED_ANEW = 3
+FOLDERS_OF_NEW_QUEUE = 3
 """Folders that gain an entry with a new queue: its own, the one of all queues, and the store's."""
 
 
@@ -38,7 +38,7 @@ class JournalFile:
             self._descriptor = system.open_write(self.path, create=True)
             self._size = system.stat(self.path).size
             folder = self.directory
-            for _ in range(NAMED_ANEW):
+            for _ in range(FOLDERS_OF_NEW_QUEUE):
                 system.sync_folder(folder)
                 folder = os.path.dirname(folder)
         return self._descriptor

@@ -174,15 +174,15 @@ def list_directory(root: str, directory: str, unseen: frozenset[str] = frozenset
     return QueueDirectory(directory, name, {file: size for file, size in sizes.items() if prefix + file not in unseen})
 
 
-def _proven(root: str, directory: str, said: QueueName) -> QueueName | None:
+def _proven(root: str, directory: str, stated: QueueName) -> QueueName | None:
     """The queue that a stub names, if the directory is the hash of vhost and queue: for a node the directory belongs to
     the queue with that hash, and it rewrites the stub (rabbitmq.md 1.2, 1.3).
     """
-    if paths.queue_directory(said.vhost, said.queue, said.priority) == directory:
-        return said
+    if paths.queue_directory(stated.vhost, stated.queue, stated.priority) == directory:
+        return stated
     vhost = vhost_name(root)
-    proven = paths.queue_directory(vhost, said.queue, said.priority) == directory
-    return replace(said, vhost=vhost) if proven else None
+    proven = paths.queue_directory(vhost, stated.queue, stated.priority) == directory
+    return replace(stated, vhost=vhost) if proven else None
 
 
 def read_queue(
@@ -204,8 +204,8 @@ def read_queue(
     files, found = _read_files(root, directory, entry_count, with_ids)
     damages = [damage for file in found for damage in file.damages]
     entries, ids, stored, transient = _combined(found, with_ids)
-    told = verdict
-    if directory.version == 1 and crashes_at_start(told, entries, stored, entry_count):
+    by_terms = verdict
+    if directory.version == 1 and crashes_at_start(by_terms, entries, stored, entry_count):
         verdict = verdict_on(None, locations.clean, count, trust)
     _locate(entries, ids, stored, locations, files)
     entries["flags"][verdict.redelivered(entries["sequence_id"])] |= np.uint8(REDELIVERED)
@@ -213,7 +213,7 @@ def read_queue(
         entries["flags"] |= np.uint8(DIRTY)
     queue = QueueFiles(directory, entries, files, 0, verdict, transient, _end(found), damages)
     queue.ids = ids if with_ids else None
-    _apply(queue, told)
+    _apply(queue, by_terms)
     last = int(queue.served["sequence_id"][-1]) if len(queue.served) else None
     queue.next_sequence_id = next_sequence_id(verdict, last, count)
     return queue
@@ -303,8 +303,8 @@ def _locate(
     entries["kind"][wanted] = SHARED
 
 
-def _apply(queue: QueueFiles, told: Verdict) -> None:
-    """Drops and reports what a node drops without treating it as damage. `told` is the verdict by the terms alone."""
+def _apply(queue: QueueFiles, by_terms: Verdict) -> None:
+    """Drops and reports what a node drops without treating it as damage. `by_terms`: the verdict by the terms alone."""
     entries = queue.entries
     missing = entries["flags"] & (MISSING | ACKED) == MISSING
     queue.forgotten = entries["sequence_id"][missing]
@@ -313,9 +313,9 @@ def _apply(queue: QueueFiles, told: Verdict) -> None:
         queue.entries = entries = entries[~missing]
         queue.ids = None if queue.ids is None else filtered(queue.ids, ~missing)
     unacked = unacked_ids(entries)
-    found = disagreement(told, unacked, queue.directory.version)
+    found = disagreement(by_terms, unacked, queue.directory.version)
     if found is not None:
         queue.disagreements.append(found)
-    if told.hidden and len(unacked):
+    if by_terms.hidden and len(unacked):
         queue.entries = new_entries(0)
         queue.ids = None if queue.ids is None else queue.ids[:0]

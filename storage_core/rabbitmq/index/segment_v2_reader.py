@@ -56,9 +56,9 @@ def read_segment(path: str, name: str, file: int, own_file: int, own_size: int) 
     entries["length"], entries["file"], entries["kind"] = queue_v2.ENTRY.size, file, NOWHERE
     own = fixed["location"] == queue_v2.LOCATION_OWN
     address = np.ascontiguousarray(fixed["address"]).view(queue_v2.ADDRESS.dtype)
-    behind = queue_v2.end_in_store(address) > own_size
-    damages += [_behind(name, entries, row) for row in np.flatnonzero(own & behind).tolist()]
-    own &= ~behind
+    past_end = queue_v2.end_in_store(address) > own_size
+    damages += [_past_end_damage(name, entries, row) for row in np.flatnonzero(own & past_end).tolist()]
+    own &= ~past_end
     entries["position"][own] = address["position"][own]
     entries["length"][own] = queue_v2.STORED.size + address["term_size"][own].astype(np.int64)
     entries["file"][own], entries["kind"][own] = own_file, OWN
@@ -82,7 +82,7 @@ def _flaws(name: str, data: Bytes, listed: npt.NDArray[np.void], first: int) -> 
         yield Damage(name, end, left, "segment", reason, effect=effects.VERSION_2_CUT_ENTRY)
 
 
-def _behind(name: str, entries: Entries, row: int) -> Damage:
+def _past_end_damage(name: str, entries: Entries, row: int) -> Damage:
     sequence_id, position = int(entries["sequence_id"][row]), int(entries["position"][row])
     reason = f"the message of sequence id {sequence_id} lies after the end of its .qs file"
     size, effect = queue_v2.ENTRY.size, effects.VERSION_2_PAST_END

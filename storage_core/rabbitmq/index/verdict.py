@@ -115,12 +115,12 @@ def forgotten(count: int) -> Disagreement:
     return Disagreement(f"{count} messages are in no message file", FORGETS_AT_START)
 
 
-def disagreement(told: Verdict, unacked: npt.NDArray[np.int64], version: int) -> Disagreement | None:
-    """How the terms of the last stop and the messages of a queue disagree; None if they agree. `told` is the verdict by
-    the terms alone, `unacked` are the sequence ids of the messages, `version` is the queue's.
+def disagreement(by_terms: Verdict, unacked: npt.NDArray[np.int64], version: int) -> Disagreement | None:
+    """How the terms of the last stop and the messages of a queue disagree; None if they agree. `by_terms` is the
+    verdict by the terms alone, `unacked` are the sequence ids of the messages, `version` is the queue's.
     """
-    count, following = told.expected_count, told.next_sequence_id
-    if told.hidden and len(unacked):
+    count, following = by_terms.expected_count, by_terms.next_sequence_id
+    if by_terms.hidden and len(unacked):
         live = len(unacked)
         reason = f"{paths.RECOVERY_FILE} says that the queue is empty, so a node shows none of its {live} messages"
         return Disagreement(reason, HIDES, "the option recovery=none reads them")

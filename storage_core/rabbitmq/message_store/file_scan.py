@@ -83,7 +83,7 @@ def scan_file(path: str, name: str, start: int = 0, with_containers: bool = Fals
         size = system.stat(path).size
         scan = _walk(descriptor, size, name, min(start, size))
         if scan.hole is not None:
-            _look_on(descriptor, size, scan, scan.hole, with_containers)
+            _search_every_position(descriptor, size, scan, scan.hole, with_containers)
         return scan
     finally:
         system.close(descriptor)
@@ -124,7 +124,7 @@ def _walk(descriptor: int, size: int, name: str, start: int) -> FileScan:
     return FileScan(np.concatenate(positions), np.concatenate(sizes), joined, base, reason, damages, with_containers)
 
 
-def _look_on(descriptor: int, size: int, scan: FileScan, base: int, with_containers: bool) -> None:
+def _search_every_position(descriptor: int, size: int, scan: FileScan, base: int, with_containers: bool) -> None:
     """Adds the records that begin anywhere from `base` on to a scan and clears its damages, if a node would search too.
 
     A node uses only those that a queue needs, so anything else in the form of a record does no harm.

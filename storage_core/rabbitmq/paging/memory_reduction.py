@@ -103,8 +103,8 @@ def _alphas(state: QueueState, queue: RunQueue, quota: int, from_back: bool) -> 
     leaving = run.where(IN_RAM | TO_INDEX, IN_RAM)
     count = min(count, _until(leaving, spare))
     written = leaving & run.where(IN_STORE, 0)
-    for credit, kept in ((state.credit.persistent, PERSISTENT), (state.credit.transient, 0)):
-        count = min(count, _until(written & run.where(PERSISTENT, kept), credit.limit()))
+    for credit, flag in ((state.credit.persistent, PERSISTENT), (state.credit.transient, 0)):
+        count = min(count, _until(written & run.where(PERSISTENT, flag), credit.limit()))
     return queue.pop_back(count)[::-1] if from_back else queue.pop_front(count)
 
 

@@ -105,9 +105,9 @@ class QueueState:
 
     def count_persistent(self, run: MessageRun, sign: int) -> None:
         """Counts persistent messages that enter (1) or leave (-1) the queue, ready or pending."""
-        kept = run.has(PERSISTENT)
-        self.persistent_count += sign * int(np.count_nonzero(kept))
-        self.persistent_bytes += sign * run.body_bytes(kept)
+        persistent = run.has(PERSISTENT)
+        self.persistent_count += sign * int(np.count_nonzero(persistent))
+        self.persistent_bytes += sign * run.body_bytes(persistent)
 
     def count_pending(self, run: MessageRun, sign: int) -> None:
         """Counts ready messages that become pending (1) or the reverse (-1), with what they hold in memory."""
@@ -135,10 +135,10 @@ class QueueState:
         return MessageRun(rows, run.terms)
 
     def _by_store(self, run: MessageRun, chosen: Mask) -> list[tuple[PayloadStore, StoreCredit, Mask]]:
-        kept = run.has(PERSISTENT)
+        persistent = run.has(PERSISTENT)
         parts = [
-            (self.persistent_store, self.credit.persistent, chosen & kept),
-            (self.transient_store, self.credit.transient, chosen & ~kept),
+            (self.persistent_store, self.credit.persistent, chosen & persistent),
+            (self.transient_store, self.credit.transient, chosen & ~persistent),
         ]
         return [part for part in parts if part[2].any()]
 

@@ -106,9 +106,9 @@ class LiveVhost:
 
     def declare(self, name: str, max_priority: int | None) -> None:
         """Records a durable queue for the definitions beside the store."""
-        given = self._arguments.setdefault(name, {})
+        arguments = self._arguments.setdefault(name, {})
         if max_priority is not None:
-            given[MAX_PRIORITY] = max_priority
+            arguments[MAX_PRIORITY] = max_priority
 
     # use
 

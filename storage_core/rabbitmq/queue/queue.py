@@ -242,15 +242,17 @@ def _listed(values: dict[str, Any], persistent: bool) -> bytes:
         if name not in known:
             near = closest(name, known) or known
             raise OptionError("properties", name, f"no such property; close ones are {', '.join(near)}")
-    given = dict(values)
-    given.setdefault("delivery_mode", property_list.PERSISTENT_MODE if persistent else property_list.TRANSIENT_MODE)
-    for name, value in given.items():
+    properties = dict(values)
+    properties.setdefault(
+        "delivery_mode", property_list.PERSISTENT_MODE if persistent else property_list.TRANSIENT_MODE
+    )
+    for name, value in properties.items():
         if name == "headers" and isinstance(value, Mapping):
-            given[name] = [(key.encode(), "S", str(text).encode()) for key, text in value.items()]
+            properties[name] = [(key.encode(), "S", str(text).encode()) for key, text in value.items()]
         elif isinstance(value, str):
-            given[name] = value.encode()
+            properties[name] = value.encode()
     try:
-        return property_list.encode(given)
+        return property_list.encode(properties)
     except (ValueError, TypeError) as error:
         raise OptionError("properties", ", ".join(values), str(error)) from None
 

@@ -46,7 +46,7 @@ class MessageTable:
         """Whether most of the table may be messages that have left the queue."""
         return self.count > self._limit
 
-    def keep(self, held: Iterable[int]) -> None:
+    def retain_only(self, held: Iterable[int]) -> None:
         """Drops all messages except those with these indexes."""
         wanted = np.sort(np.fromiter(held, np.int64))
         wanted = wanted[np.append(True, wanted[1:] != wanted[:-1])[: len(wanted)]]

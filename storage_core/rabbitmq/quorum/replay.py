@@ -67,7 +67,7 @@ class Replay:
         self.deleted = False
         self.machine = self._first_machine()
         if self.machine.state.version >= STRICT:
-            self._find_kept()
+            self._locate_snapshot_messages()
         self.watched = self._nodes()
         self._run(stop)
 
@@ -110,18 +110,18 @@ class Replay:
         row = index - int(window["index"][0]) if len(window) else -1
         return int(window["counted"][row]) if 0 <= row < len(window) else self.messages.counted(index)
 
-    def _find_kept(self) -> None:
+    def _locate_snapshot_messages(self) -> None:
         """Locates the messages of the snapshot. A message that is damaged or no longer stored counts as missing."""
         held = np.unique(np.fromiter(self.machine.state.held(), np.int64))
         rows = self.log.kept(held)
         reader = SpanReader(self.root, list(self.log.files))
         try:
             for start, stop in batch_ranges(rows["size"]):
-                self._note_kept(reader, rows[start:stop])
+                self._note_snapshot_messages(reader, rows[start:stop])
         finally:
             reader.close()
 
-    def _note_kept(self, reader: SpanReader, rows: LogEntries) -> None:
+    def _note_snapshot_messages(self, reader: SpanReader, rows: LogEntries) -> None:
         loaded = self._load(reader, rows)
         if loaded is None:
             return
@@ -185,7 +185,7 @@ class Replay:
         self.messages.add(window[window["length"] > 0])
         self._window = window[:0]
         if self.messages.is_full:
-            self.messages.keep(self.machine.state.held())
+            self.messages.retain_only(self.machine.state.held())
         return whole
 
     def _apply(self, rows: LogEntries, buffer: Bytes, starts: Positions) -> bool:
@@ -246,14 +246,14 @@ class Replay:
         if not self.machine.counts_metadata:
             is_listed |= ~spans.relisted
         known = spans.known & (is_sized | is_listed)
-        told = np.flatnonzero(known & ~is_sized)
-        sizes[told] = (spans.body_stops - spans.body_starts)[told]
-        metadata[told] = (spans.property_stops - spans.property_starts)[told]
+        unsized = np.flatnonzero(known & ~is_sized)
+        sizes[unsized] = (spans.body_stops - spans.body_starts)[unsized]
+        metadata[unsized] = (spans.property_stops - spans.property_starts)[unsized]
         noted = spans.ttl, spans.priority, spans.deliveries
-        said = (spans.ttl >= 0) | (spans.deliveries > 0)
-        said |= (spans.priority >= 0) & (spans.priority != NORMAL_PRIORITY)
-        said &= known
-        for place in np.flatnonzero(said | ~known).tolist():
+        has_facts = (spans.ttl >= 0) | (spans.deliveries > 0)
+        has_facts |= (spans.priority >= 0) & (spans.priority != NORMAL_PRIORITY)
+        has_facts &= known
+        for place in np.flatnonzero(has_facts | ~known).tolist():
             size, listed = int(sizes[place]), int(metadata[place])
             if known[place]:
                 fact = noted_facts(size, listed, *(int(column[place]) for column in noted))

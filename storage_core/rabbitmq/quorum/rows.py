@@ -35,7 +35,7 @@ FIELDS = CLASSIC_FIELDS | {
     "committed": "u1",
 }
 """The fields of a classic queue's entry, and those that a quorum queue adds. `sequence_id` is the raft index."""
-NOT_SAID = -1
+NOT_REPORTED = -1
 """The `acquired_count` in a queue from before 4.3, which reports only one count to its consumers."""
 
 
@@ -91,7 +91,7 @@ def rows_of(replay: Replay, certain: int, as_of_ms: int | None, with_held: bool)
     _fill_sparse(entries["acquired_count"], order, state.acquired)
     entries["flags"] |= np.where(entries["acquired_count"] > 0, REDELIVERED, 0).astype(np.uint8)
     if state.version < STRICT:
-        entries["acquired_count"] = NOT_SAID
+        entries["acquired_count"] = NOT_REPORTED
     entries["committed"] = np.where(order <= certain, 1, UNKNOWN)
     counts = np.bincount(status[:count], minlength=len(STATUSES))
     if as_of_ms is not None:
@@ -138,7 +138,7 @@ class QuorumColumns(LogColumns):
             return as_array(entries["delivery_count"].astype(np.int64))
         if name == "acquiredCount":
             counts = entries["acquired_count"].astype(np.int64)
-            return as_array(counts, mask=counts == NOT_SAID)
+            return as_array(counts, mask=counts == NOT_REPORTED)
         if name == "enqueuedAt":
             times = entries["enqueued_ms"]
             return as_array(times * 1000, mask=times == 0).view(TIMESTAMP)

@@ -65,7 +65,7 @@ def findings(snapshot: QuorumSnapshot) -> Iterator[Finding]:
 
 
 def _findings(snapshot: QuorumSnapshot, queues: list[QueueDirectory]) -> Iterator[Finding]:
-    told: set[tuple[str, int]] = set()
+    reported: set[tuple[str, int]] = set()
     for damage in snapshot.lost:
         yield _finding(damage, EFFECT)
     for damage in snapshot.wals.torn:
@@ -73,8 +73,8 @@ def _findings(snapshot: QuorumSnapshot, queues: list[QueueDirectory]) -> Iterato
     for queue in queues:
         state = snapshot.state(queue)
         for damage in state.damages:
-            if (damage.file, damage.position) not in told:
-                told.add((damage.file, damage.position))
+            if (damage.file, damage.position) not in reported:
+                reported.add((damage.file, damage.position))
                 yield _finding(damage, DELIVERED if damage.kind == KEPT else EFFECT, queue.name[1])
         lost = state.rows.entries["sequence_id"][flagged(state.rows.entries, MISSING)]
         kept = lost[lost <= state.log.snapshot_index]

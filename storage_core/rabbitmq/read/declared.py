@@ -21,12 +21,12 @@ def arguments_by_queue(snapshot: VhostSnapshot) -> dict[str, dict[str, Any]]:
     The node's tables take precedence. Otherwise the directories of a priority queue, and its terms from the last clean
     stop, show the minimum number of its priorities.
     """
-    found = {name: dict(given) for name, given in definitions.arguments(snapshot.root, snapshot.vhost).items()}
+    found = {name: dict(arguments) for name, arguments in definitions.arguments(snapshot.root, snapshot.vhost).items()}
     for name, most in _priorities_of_files(snapshot).items():
-        given = found.setdefault(name, {})
-        known = given.pop(MAX_PRIORITY, None)
+        arguments = found.setdefault(name, {})
+        known = arguments.pop(MAX_PRIORITY, None)
         if most is not None:
-            given[MAX_PRIORITY] = max(most, known if isinstance(known, int) else 0)
+            arguments[MAX_PRIORITY] = max(most, known if isinstance(known, int) else 0)
     for (vhost, name), queue in node.declared_queues(snapshot.root).items():
         if vhost == snapshot.vhost and queue.kind == "classic":
             found[name] = json.loads(queue.arguments)
@@ -37,7 +37,7 @@ def arguments_by_queue(snapshot: VhostSnapshot) -> dict[str, dict[str, Any]]:
 
 def priorities(snapshot: VhostSnapshot) -> dict[bytes, int]:
     """The highest priority of each priority queue."""
-    listed = ((name, given.get(MAX_PRIORITY)) for name, given in arguments_by_queue(snapshot).items())
+    listed = ((name, arguments.get(MAX_PRIORITY)) for name, arguments in arguments_by_queue(snapshot).items())
     return {name.encode(): most for name, most in listed if isinstance(most, int) and 0 <= most <= paths.MAX_PRIORITY}
 
 

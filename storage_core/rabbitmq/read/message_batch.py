@@ -93,7 +93,7 @@ def read_batch(
     for row in np.flatnonzero(lost & ~absent).tolist():
         reasons[row] = "its message is not in the message store"
     kinds = np.where(present, entries["kind"], np.uint8(NOWHERE))
-    _check_heads(buffer, entries, kinds, starts, stops, reasons)
+    _check_headers(buffer, entries, kinds, starts, stops, reasons)
     term_starts = np.minimum(starts + _HEAD_SIZES[kinds], stops)
     term_stops = stops - (kinds == SHARED)
     dropped = np.zeros(len(entries), bool)
@@ -167,7 +167,7 @@ def _loaded(reader: SpanReader, entries: Entries, present: npt.NDArray[np.bool_]
 _NO_FIELD = properties.FieldSpans(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-def _check_heads(
+def _check_headers(
     buffer: Bytes, entries: Entries, kinds: npt.NDArray[np.uint8], starts: Positions, stops: Positions,
     reasons: dict[int, str],
 ) -> None:  # fmt: skip

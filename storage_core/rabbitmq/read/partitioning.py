@@ -118,7 +118,7 @@ def _partition(
         )
         for each in stretches
     ]
-    files = tuple(path for path, taken in zip(context.files, used.tolist(), strict=True) if taken)
+    files = tuple(path for path, is_used in zip(context.files, used.tolist(), strict=True) if is_used)
     names = tuple(context.queues[number] for number in queues)
     own = replace(context, files=files, queues=names)
     return QueuePartition(own, EntryParts(tuple(parts or [new_entries(0)])), damages, verify_crc)

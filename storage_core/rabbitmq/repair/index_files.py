@@ -128,7 +128,11 @@ def mended(rules: SegmentRules | JournalRules) -> bytes:
             proven = True
             continue
         following = None if record is None else rules.parse(at + record.size)
-        if record is not None and proven and (at + record.size == len(data) or _goes_on(rules, at, record, following)):
+        if (
+            record is not None
+            and proven
+            and (at + record.size == len(data) or _is_followed(rules, at, record, following))
+        ):
             at += record.size
         else:
             at = _next_entry(rules, at + 1)
@@ -136,7 +140,7 @@ def mended(rules: SegmentRules | JournalRules) -> bytes:
     return b"".join(kept)
 
 
-def _goes_on(rules: SegmentRules | JournalRules, at: int, record: Record, following: Record | None) -> bool:
+def _is_followed(rules: SegmentRules | JournalRules, at: int, record: Record, following: Record | None) -> bool:
     """Whether a record that a node rejects is nevertheless a record: what follows it is valid."""
     if following is None:
         return False

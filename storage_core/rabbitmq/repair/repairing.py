@@ -125,14 +125,14 @@ class Repair:
 
     def _mend_files(self, listed: list[Finding], cut: CutBytes) -> bool:
         files = _files(listed, STORE_FILES)
-        said = [f"{file} {text}" for file in files for text in message_files.mend(f"{self.root}/{file}", cut)]
-        self.done += said
-        return bool(said)
+        lines = [f"{file} {text}" for file in files for text in message_files.mend(f"{self.root}/{file}", cut)]
+        self.done += lines
+        return bool(lines)
 
     def _mend_indexes(self, snapshot: VhostSnapshot, listed: list[Finding], cut: CutBytes) -> bool:
-        said = [self._mend_index(snapshot, file, cut) for file in _files(listed, INDEX_FILES)]
-        self.done += [text for text in said if text]
-        return any(said)
+        texts = [self._mend_index(snapshot, file, cut) for file in _files(listed, INDEX_FILES)]
+        self.done += [text for text in texts if text]
+        return any(texts)
 
     # -- what the last clean stop noted
 
@@ -167,13 +167,13 @@ class Repair:
             rules: JournalRules | SegmentRules = JournalRules(data, self._states(path.rpartition("/")[0]), known)
         else:
             rules = SegmentRules(data, self.entry_count, known)
-        kept = mended(rules)
+        content = mended(rules)
         if isinstance(rules, SegmentRules) and rules.strangers > MOST_STRANGERS * (len(rules.states) + 1):
             return ""  # `.config` is another store's
-        if kept == data:
+        if content == data:
             return ""
-        cut.replace(path, kept)
-        return f"{file}: {len(data) - len(kept):,} damaged bytes are left out"
+        cut.replace(path, content)
+        return f"{file}: {len(data) - len(content):,} damaged bytes are left out"
 
     def _states(self, folder: str) -> dict[int, int]:
         """The state of each sequence id in the segments: 1 published, 2 and more with marks."""
@@ -192,10 +192,10 @@ class Repair:
         header = queue_v2.encode_header(queue_v2.INDEX_MAGIC, number)
         own = f"{self.root}/{folder}/{number}{paths.STORE2_SUFFIX}"
         size = system.stat(own).size if system.exists(own) else 0
-        kept = header + queue_v2.mended(data[len(header) :], size)
-        if kept == data:
+        content = header + queue_v2.mended(data[len(header) :], size)
+        if content == data:
             return ""
-        cut.replace(f"{self.root}/{file}", kept)
+        cut.replace(f"{self.root}/{file}", content)
         return f"{file}: its header, and entries that lead nowhere, are mended"
 
     # -- entries

@@ -172,9 +172,9 @@ class VhostStreamSnapshot(VhostSnapshot, StreamSnapshot):
         found = {}
         for key in reversed(keys):
             ids = self._ids(key, 0, self.positions[key][1])
-            taken = min(last, len(ids))
-            found[key] = int(ids[len(ids) - taken]) if taken else self.positions[key][1]
-            last -= taken
+            count = min(last, len(ids))
+            found[key] = int(ids[len(ids) - count]) if count else self.positions[key][1]
+            last -= count
         return found
 
     # -- between positions

@@ -237,8 +237,8 @@ def _with_damaged(
         name: np.concatenate([getattr(found, name), zeros])[order]
         for name in ("numbers", "positions", "starts", "stops")
     }
-    told = {int(at[count + index]): reasons[int(chunk)] for index, chunk in enumerate(bad.tolist())}
-    return entries[order], Records(found.buffer, owners[order], reasons=told, **joined)
+    reasons_by_row = {int(at[count + index]): reasons[int(chunk)] for index, chunk in enumerate(bad.tolist())}
+    return entries[order], Records(found.buffer, owners[order], reasons=reasons_by_row, **joined)
 
 
 class MessageReader:

@@ -38,7 +38,7 @@ def damaged_chunks(log: StreamLog) -> Iterator[Damage]:
                         reason = "the chunk does not lead to the next one"
                         yield _damage(log, segment, chunk["position"], "chain", chunk["id"], reason)
             if segment.is_walked and not was_walked:
-                yield from _lies(log, segment, table)
+                yield from _wrong_records(log, segment, table)
     finally:
         reader.close()
 
@@ -60,7 +60,7 @@ def _damage(
     return Damage(segment.file, position, length, kind, f"offset {offset}: {reason}", log.stream.queue)
 
 
-def _lies(log: StreamLog, segment: Segment, listed: Table) -> Iterator[Damage]:
+def _wrong_records(log: StreamLog, segment: Segment, listed: Table) -> Iterator[Damage]:
     """The records of an index whose id, position or type differs from that of the chunks."""
     true = {int(chunk["position"]): chunk for chunk in segment.chunks()}
     for number, record in enumerate(listed):

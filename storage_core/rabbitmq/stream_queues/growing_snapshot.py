@@ -138,7 +138,7 @@ class GrowingSnapshot(StreamQueuesSnapshot, StreamSnapshot):
     def plan_ranges(self, request: ScanRequest, ranges: Mapping[QueueKey, tuple[int, int]]) -> list[ScanPartition]:
         """Partitions with each message of the ranges, in offset order. Raises the same errors as `plan`."""
         keys = {self._by_key[key].stream.folder: key for key in ranges if key in self._by_key}
-        chosen = [stream for stream in self._taken(request) if stream.folder in keys]
+        chosen = [stream for stream in self._matching(request) if stream.folder in keys]
         found, damages = [], []
         for number, stream in enumerate(chosen):
             log, (start, stop) = self._logs[stream.folder], ranges[keys[stream.folder]]
@@ -147,7 +147,7 @@ class GrowingSnapshot(StreamQueuesSnapshot, StreamSnapshot):
             found += chunks_between(log, number, start, stop)
         return self.pieces(request, chosen, found, damages)
 
-    def _taken(self, request: ScanRequest) -> list[StreamDirectory]:
+    def _matching(self, request: ScanRequest) -> list[StreamDirectory]:
         """The streams that match the predicates on names."""
         return self.chosen(ScanRequest(predicates=request.predicates, store_name=request.store_name))
 

@@ -97,7 +97,7 @@ class Segment:
         head = self._head_at(int(chunk["position"][0]))
         return head is not None and bool(fits(head, chunk)[0])
 
-    def begins_right(self) -> bool:
+    def fits_file_name(self) -> bool:
         """Whether its first chunk is the one that its file name states."""
         head = self._head_at(HEAD_SIZE)
         return head is not None and int(head["id"][0]) == self.first
@@ -185,7 +185,7 @@ class _Walk:
         self._positions, self._ids, types = (records[name].tolist() for name in ("position", "id", "type"))
         self._types = dict(zip(self._positions, types, strict=True))
         self._listed = dict(zip(self._positions, self._ids, strict=True))
-        self._seen: tuple[int, npt.NDArray[Any] | None] = (-1, None)
+        self._last_head: tuple[int, npt.NDArray[Any] | None] = (-1, None)
 
     def rows(self) -> Iterator[tuple[int, ...]]:
         """The chunks, as tuples in the order of the fields of CHUNKS."""
@@ -203,9 +203,9 @@ class _Walk:
 
     def _chained(self, position: int, number: int) -> npt.NDArray[Any] | None:
         """The head at a position if it is that of the chunk with this id."""
-        if self._seen[0] != position:
-            self._seen = position, _head(self._descriptor, position)
-        head = self._seen[1]
+        if self._last_head[0] != position:
+            self._last_head = position, _head(self._descriptor, position)
+        head = self._last_head[1]
         return head if head is not None and int(head["id"][0]) == number else None
 
     def _next(self, position: int, number: int, head: npt.NDArray[Any] | None) -> tuple[int, int]:

@@ -83,8 +83,8 @@ class StreamQueuesSnapshot(Snapshot):
         """The streams that a request selects, also by its predicates on their names. OptionError."""
         selection.check_request(request)
         names = set(queues_of(request, self.topics()))
-        asked = [condition(predicate) for predicate in request.predicates]
-        of_queues = [one for one in asked if one.columns <= QUEUE_COLUMNS]
+        conditions = [condition(predicate) for predicate in request.predicates]
+        of_queues = [one for one in conditions if one.columns <= QUEUE_COLUMNS]
         entry, store = new_entries(1, FIELDS), request.store_name or self.store
 
         def takes(stream: StreamDirectory) -> bool:
@@ -151,11 +151,11 @@ def chunks_between(log: StreamLog, queue: int, first: int, end: int) -> list[Chu
     return found
 
 
-def _range(asked: ChunkRange, chunks: npt.NDArray[Any]) -> ChunkRange:
+def _range(chunk_range: ChunkRange, chunks: npt.NDArray[Any]) -> ChunkRange:
     """The same range with its bytes and messages counted."""
-    part = chunks[asked.start : asked.stop]
-    rows = int(selection.messages_in(part, asked.first, asked.end).sum())
-    return replace(asked, size=int((part["stop"] - part["position"]).sum()), rows=rows)
+    part = chunks[chunk_range.start : chunk_range.stop]
+    rows = int(selection.messages_in(part, chunk_range.first, chunk_range.end).sum())
+    return replace(chunk_range, size=int((part["stop"] - part["position"]).sum()), rows=rows)
 
 
 def _cut(

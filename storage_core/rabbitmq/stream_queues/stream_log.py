@@ -150,7 +150,7 @@ def _read_index(log: StreamLog, segment: Segment) -> Damage | None:
         try:
             check(read_start(f"{log.root}/{file}", HEAD_SIZE))
         except FormatError as error:
-            if not segment.begins_right():
+            if not segment.fits_file_name():
                 return _damage(log, file, error.position, "segment", error.reason)
             flaws.append(_damage(log, file, error.position, "head", error.reason))
     if segment.is_last:

@@ -66,8 +66,8 @@ class StreamsTail(Tail):
         """Does nothing: no file is held open."""
 
     def _folder_stamps(self) -> Stamps:
-        beside = self._root.rsplit("/", 1)[0]
-        tables = [f"{beside}/{name}" for name in (node.DUMP_FILE, node.LOG_FILE, *node.TRANSACTION_FILES)]
+        parent = self._root.rsplit("/", 1)[0]
+        tables = [f"{parent}/{name}" for name in (node.DUMP_FILE, node.LOG_FILE, *node.TRANSACTION_FILES)]
         return [(path, system.stamp(path)) for path in (self._root, *tables)]
 
     def _list(self) -> None:

@@ -78,8 +78,8 @@ def _of_another_id(batch: MessageBatch) -> npt.NDArray[np.int64]:
     as_read = (own >= starts) & (own < batch.terms.stops[rows])
     rows, own, starts = rows[as_read], own[as_read], starts[as_read]
     noted = values_at(batch.buffer, "V16", starts - index_records.BODY.size).view("u8").reshape(-1, 2)
-    said = values_at(batch.buffer, "V16", own).view("u8").reshape(-1, 2)
-    differing: npt.NDArray[np.int64] = rows[(noted != said).any(axis=1)]
+    stated = values_at(batch.buffer, "V16", own).view("u8").reshape(-1, 2)
+    differing: npt.NDArray[np.int64] = rows[(noted != stated).any(axis=1)]
     return differing
 
 

@@ -35,7 +35,7 @@ QUEUE_NAMES = frozenset({paths.STUB_FILE, paths.JOURNAL_FILE})
 STORE_NAMES = frozenset({paths.CLEAN_FILE, paths.SUMMARY_FILE, paths.INDEX_FILE})
 WORK = "checking message files"
 BLANK = "only zeros: no node writes such a segment"
-KEPT_FOR_EVER = "never removes the message"
+NEVER_REMOVES = "never removes the message"
 DELIVERED = "delivers it as it is"
 CLOSES = "closes the connection of a consumer of AMQP 0-9-1"
 SCANS = "scans the message files instead"
@@ -76,7 +76,7 @@ def findings(snapshot: VhostSnapshot, queues: Sequence[NamedQueue], every_queue:
         yield from _wrong_counts(snapshot.locations, listed)
 
 
-def seen_at_a_glance(snapshot: VhostSnapshot) -> Iterator[Finding]:
+def quick_findings(snapshot: VhostSnapshot) -> Iterator[Finding]:
     """The findings that can be made without reading messages, or message files after a clean stop."""
     yield from _unfinished(snapshot.root)
     yield from _names_and_settings(snapshot)
@@ -140,8 +140,8 @@ def _of_index(snapshot: VhostSnapshot, files: QueueFiles, name: str) -> Iterator
     for found in files.disagreements:
         yield Finding(folder, 0, 0, Kind.DISAGREEING, found.reason, found.effect, True, name)
     if files.other_bytes is not None:
-        said = f"and {paths.RECOVERY_FILE} says {files.other_bytes:,}"
-        reason = f"messages of {files.body_bytes:,} bytes by the index, {said}"
+        claim = f"and {paths.RECOVERY_FILE} says {files.other_bytes:,}"
+        reason = f"messages of {files.body_bytes:,} bytes by the index, {claim}"
         fewer = files.other_bytes < files.body_bytes
         effect = f"{CRASHES} when it removes the last of them" if fewer else "counts bytes that are not there"
         yield Finding(folder, 0, 0, Kind.DISAGREEING, reason, effect, True, name)
@@ -194,7 +194,7 @@ def _strange_files(
         numbered = any(paths.number_of(entry.name, suffix) is not None for suffix in suffixes)
         if not numbered and entry.name not in names:
             size = 0 if entry.is_directory else entry.size
-            effect = next((said for suffix, said in refused.items() if entry.name.endswith(suffix)), IGNORES)
+            effect = next((reaction for suffix, reaction in refused.items() if entry.name.endswith(suffix)), IGNORES)
             yield Finding(f"{name}/{entry.name}", 0, size, Kind.ODD, "no node writes such a file", effect, True)
 
 
@@ -212,7 +212,7 @@ def _wrong_counts(locations: MessageLocations, listed: Sequence[QueueFiles]) -> 
         reason = f"{paths.INDEX_FILE} counts {noted} references to the message here, the queues have {found}"
         file = locations.files.get(int(rows["file"][row]), f"{paths.PERSISTENT_FOLDER}/{int(rows['file'][row])}.rdq")
         lacking = REMOVED_EARLY if noted else DELIVERING
-        effect = KEPT_FOR_EVER if noted > found else lacking
+        effect = NEVER_REMOVES if noted > found else lacking
         place, size = int(rows["position"][row]), int(rows["size"][row])
         yield Finding(file, place, size, Kind.COUNT, reason, effect, True)
 

@@ -85,20 +85,20 @@ class InputRows:
         unknown, missing or of the wrong type.
         """
         check_columns(batch.schema.names, self._queue)
-        given = InputColumns(batch, self._row, READABLE.names, ALIASES)
-        queues = _constant(self._queue, given.binary("queue"))
-        given.refuse("queue", queues, queues.is_null(), "a queue name is wanted")
-        given.refuse("queue", queues, lengths(queues) == 0, "a queue name is wanted")
-        _check_short(given, "queue", queues)
-        bodies = given.binary("body")
-        given.refuse("body", bodies, bodies.is_null(), "an empty body is a body, null is none")
-        exchanges = _constant(self._exchange, given.binary("exchange")).fill_null(b"")
-        _check_short(given, "exchange", exchanges)
-        keys = _routing_keys(given, queues)
-        listed, modes, priorities = _properties(given)
-        rows = MessageColumns(queues, bodies, exchanges, keys, listed, priorities, _expiries(given))
+        inputs = InputColumns(batch, self._row, READABLE.names, ALIASES)
+        queues = _constant(self._queue, inputs.binary("queue"))
+        inputs.refuse("queue", queues, queues.is_null(), "a queue name is wanted")
+        inputs.refuse("queue", queues, lengths(queues) == 0, "a queue name is wanted")
+        _check_short(inputs, "queue", queues)
+        bodies = inputs.binary("body")
+        inputs.refuse("body", bodies, bodies.is_null(), "an empty body is a body, null is none")
+        exchanges = _constant(self._exchange, inputs.binary("exchange")).fill_null(b"")
+        _check_short(inputs, "exchange", exchanges)
+        keys = _routing_keys(inputs, queues)
+        listed, modes, priorities = _properties(inputs)
+        rows = MessageColumns(queues, bodies, exchanges, keys, listed, priorities, _expiries(inputs))
         persistent = modes == properties.PERSISTENT_MODE
-        self._row += given.count
+        self._row += inputs.count
         self.transient += int((~persistent).sum())
         return rows.filter(persistent)
 
@@ -120,17 +120,17 @@ def _constant(option: str | None, column: pa.BinaryArray) -> pa.BinaryArray:
     return column if option is None else bytes_array([option.encode()] * len(column))
 
 
-def _check_short(given: InputColumns, name: str, values: pa.BinaryArray) -> None:
+def _check_short(inputs: InputColumns, name: str, values: pa.BinaryArray) -> None:
     rule = f"longer than {SHORT_LIMIT} bytes, the limit of a short string"
-    given.refuse(name, values, lengths(values) > SHORT_LIMIT, rule)
+    inputs.refuse(name, values, lengths(values) > SHORT_LIMIT, rule)
 
 
-def _routing_keys(given: InputColumns, queues: pa.BinaryArray) -> pa.ListArray:
+def _routing_keys(inputs: InputColumns, queues: pa.BinaryArray) -> pa.ListArray:
     """The keys of each row; the queue's name if a row has none."""
     own = pa.ListArray.from_arrays(as_array(np.arange(len(queues) + 1, dtype=np.int32)), queues)
-    if not given.has("routingKeys"):
+    if not inputs.has("routingKeys"):
         return own
-    column = given.column("routingKeys")
+    column = inputs.column("routingKeys")
     if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
         raise ColumnError("routingKeys", f"is {column.type}; it must be an array of texts")
     column = column.cast(pa.list_(column.type.value_type))
@@ -141,50 +141,50 @@ def _routing_keys(given: InputColumns, queues: pa.BinaryArray) -> pa.ListArray:
     ):
         item = pc.index(bad, pa.scalar(True)).as_py()
         if item >= 0:
-            raise given.error("routingKeys", rows[item].as_py(), keys[item].as_py(), rule)
+            raise inputs.error("routingKeys", rows[item].as_py(), keys[item].as_py(), rule)
     sizes = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
     listed = pa.ListArray.from_arrays(as_array(np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)), keys)
     return listed if not column.null_count else pc.if_else(column.is_valid(), listed, own)
 
 
-def _properties(given: InputColumns) -> tuple[pa.BinaryArray, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _properties(inputs: InputColumns) -> tuple[pa.BinaryArray, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Property lists, delivery modes and priorities (0 for none); `rawProperties` take precedence where given."""
-    columns = {field: given.binary(name, numbers=True) for name, field in TEXT_PROPERTIES.items() if given.has(name)}
+    columns = {field: inputs.binary(name, numbers=True) for name, field in TEXT_PROPERTIES.items() if inputs.has(name)}
     for name, field in TEXT_PROPERTIES.items():
         if field in columns:
-            _check_short(given, name, columns[field])
-    mode, priority = given.numbers("deliveryMode").fill_null(properties.PERSISTENT_MODE), given.numbers("priority")
-    given.refuse("deliveryMode", mode, pc.invert(pc.is_in(mode, as_array(np.array([1, 2])))), "it is 1 or 2")
-    given.refuse("priority", priority, pc.or_(pc.less(priority, 0), pc.greater(priority, 255)), "it is 0 to 255")
-    seconds = _seconds(given)
-    given.refuse("timestamp", seconds, pc.less(seconds, 0), "it lies before 1970")
+            _check_short(inputs, name, columns[field])
+    mode, priority = inputs.numbers("deliveryMode").fill_null(properties.PERSISTENT_MODE), inputs.numbers("priority")
+    inputs.refuse("deliveryMode", mode, pc.invert(pc.is_in(mode, as_array(np.array([1, 2])))), "it is 1 or 2")
+    inputs.refuse("priority", priority, pc.or_(pc.less(priority, 0), pc.greater(priority, 255)), "it is 0 to 255")
+    seconds = _seconds(inputs)
+    inputs.refuse("timestamp", seconds, pc.less(seconds, 0), "it lies before 1970")
     columns |= {"delivery_mode": mode, "priority": priority, "timestamp": seconds}
-    if given.has("headers"):
-        columns["headers"] = _headers(given)
-    made = encode_properties(columns, given.count)
+    if inputs.has("headers"):
+        columns["headers"] = _headers(inputs)
+    made = encode_properties(columns, inputs.count)
     modes, priorities = (values.fill_null(0).to_numpy().astype(np.int64) for values in (mode, priority))
-    raw = given.binary("rawProperties")
-    if raw.null_count == given.count:
+    raw = inputs.binary("rawProperties")
+    if raw.null_count == inputs.count:
         return made, modes, priorities
-    spans = _checked_lists(given, raw)
+    spans = _checked_lists(inputs, raw)
     present = raw.is_valid().to_numpy(zero_copy_only=False)
     for values, field in ((modes, "delivery_mode"), (priorities, "priority")):
         values[present] = _octets(raw, spans, field)[present]
     return (raw if not raw.null_count else pc.if_else(raw.is_valid(), raw, made)), modes, priorities
 
 
-def _seconds(given: InputColumns) -> pa.Int64Array:
+def _seconds(inputs: InputColumns) -> pa.Int64Array:
     """The column timestamp in seconds since 1970; numbers in it are seconds already."""
-    if not given.has("timestamp") or pa.types.is_integer(given.column("timestamp").type):
-        return given.numbers("timestamp")
-    micros = given.times_us("timestamp")
+    if not inputs.has("timestamp") or pa.types.is_integer(inputs.column("timestamp").type):
+        return inputs.numbers("timestamp")
+    micros = inputs.times_us("timestamp")
     seconds = np.floor_divide(micros.fill_null(0).to_numpy(), 1_000_000)
     return as_array(seconds, mask=micros.is_null().to_numpy(zero_copy_only=False))
 
 
-def _headers(given: InputColumns) -> pa.BinaryArray:
+def _headers(inputs: InputColumns) -> pa.BinaryArray:
     """Header tables of long strings, null where a row has none."""
-    names, values, bounds = given.pairs("headers")
+    names, values, bounds = inputs.pairs("headers")
     size = int(bounds[-1] - bounds[0])
     names, values = (as_binary("headers", part.slice(int(bounds[0]), size), True) for part in (names, values))
     for bad, rule in (
@@ -197,13 +197,13 @@ def _headers(given: InputColumns) -> pa.BinaryArray:
         item = pc.index(bad, pa.scalar(True)).as_py()
         if item >= 0:
             row = int(np.searchsorted(bounds, bounds[0] + item, side="right")) - 1
-            raise given.error("headers", row, names[item].as_py(), rule)
+            raise inputs.error("headers", row, names[item].as_py(), rule)
     tables = encode_headers(names, values, bounds - bounds[0])
-    valid = given.column("headers").is_valid()
+    valid = inputs.column("headers").is_valid()
     return pc.if_else(valid, tables, pa.scalar(None, pa.binary()))
 
 
-def _checked_lists(given: InputColumns, raw: pa.BinaryArray) -> PropertySpans:
+def _checked_lists(inputs: InputColumns, raw: pa.BinaryArray) -> PropertySpans:
     """The fields of property lists. Raises RowError for a list that does not parse."""
     buffer, offsets = data_of(raw), offsets_of(raw).astype(np.int64)
     located = properties.locate(buffer, offsets[:-1], offsets[1:])
@@ -217,7 +217,7 @@ def _checked_lists(given: InputColumns, raw: pa.BinaryArray) -> PropertySpans:
     if len(bad):
         row = int(bad[0])
         value = shorten(raw[row].as_py().hex())
-        raise RowError("rawProperties", value, "it is not an AMQP 0-9-1 property list", given.first_row + row)
+        raise RowError("rawProperties", value, "it is not an AMQP 0-9-1 property list", inputs.first_row + row)
     return located
 
 
@@ -230,8 +230,8 @@ def _octets(raw: pa.BinaryArray, spans: PropertySpans, field: str) -> npt.NDArra
     return values
 
 
-def _expiries(given: InputColumns) -> npt.NDArray[np.uint64]:
-    micros = given.times_us("expiresAt")
-    given.refuse("expiresAt", micros, pc.less(micros, 0), "it lies before 1970")
+def _expiries(inputs: InputColumns) -> npt.NDArray[np.uint64]:
+    micros = inputs.times_us("expiresAt")
+    inputs.refuse("expiresAt", micros, pc.less(micros, 0), "it lies before 1970")
     expiries: npt.NDArray[np.uint64] = micros.fill_null(0).to_numpy().astype(np.uint64)
     return expiries

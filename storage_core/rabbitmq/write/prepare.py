@@ -54,7 +54,7 @@ def prepare(facts: StoreFacts, options: WriteOptions, folder: str, parts: Sequen
     if placement.clean:
         _stage_clean_stop(snapshot, placement, options.priorities, folder, parts)
     if snapshot.locations.clean:
-        _keep_tables(root, folder)
+        _save_tables(root, folder)
     definitions.write(root, facts.vhost, _declared(placement, options))
     return placement
 
@@ -94,7 +94,7 @@ def _index_rows(folder: str, part: StagedPart, placement: Placement) -> npt.NDAr
     return rows
 
 
-def _keep_tables(root: str, folder: str) -> None:
+def _save_tables(root: str, folder: str) -> None:
     """Copies aside the files of the last clean stop: readers use the copies until the job is done."""
     before = f"{folder}/{unfinished.BEFORE}"
     system.make_folder(before)

@@ -47,8 +47,8 @@ def _is_of_before(root: str, staging: str, path: str) -> bool:
     """Whether a clean file is missing, or equals the one that the job copied aside."""
     if not system.exists(f"{root}/{path}"):
         return True
-    kept = f"{staging}/{unfinished.BEFORE}/{path.rpartition('/')[2]}"
-    return system.exists(kept) and read_file(kept) == read_file(f"{root}/{path}")
+    saved = f"{staging}/{unfinished.BEFORE}/{path.rpartition('/')[2]}"
+    return system.exists(saved) and read_file(saved) == read_file(f"{root}/{path}")
 
 
 def after_a_node(root: str, intent: Intent) -> Intent:
@@ -80,11 +80,11 @@ def after_a_node(root: str, intent: Intent) -> Intent:
     return {**intent, "moves": moves, "cleanMoves": [], "spare": spare}
 
 
-def _free_number(root: str, folder: str, intent: Intent, given: Mapping[str, int]) -> int:
-    """A number that no file in a folder of the store has or is planned to get, and that is not in `given` (by stem)."""
+def _free_number(root: str, folder: str, intent: Intent, assigned: Mapping[str, int]) -> int:
+    """A number that no file in a folder of the store has or is planned to get, and that is not `assigned` (by stem)."""
     planned = [target.rpartition("/")[2] for _, target in intent["moves"] if _folder(target) == folder]
     highest = highest_number([*planned, *names_in(f"{root}/{folder}")])
-    return max([highest, *(number for stem, number in given.items() if _folder(stem) == folder)]) + 1
+    return max([highest, *(number for stem, number in assigned.items() if _folder(stem) == folder)]) + 1
 
 
 def _folder(target: str) -> str:

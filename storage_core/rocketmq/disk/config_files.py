@@ -19,7 +19,7 @@ from storage_core.store import QueueKey
 MAX_SIZE = 256 << 20
 """A million topics take this many bytes; longer files are not read."""
 FIRST_BYTES = 4096
-LEAD_NS = 10_000_000_000
+COPY_WINDOW_NS = 10_000_000_000
 """Files written within this many nanoseconds of each other may have been copied together: their times prove nothing."""
 
 
@@ -124,7 +124,7 @@ def offsets_file(root: str) -> str:
     file is used; in a copy, whose files are equally old, the one of light queues.
     """
     light, plain = (_written_ns(root, name) for name in (paths.LIGHT_GROUP_OFFSETS, paths.GROUP_OFFSETS))
-    is_light = light is not None and (plain is None or plain - light <= LEAD_NS)
+    is_light = light is not None and (plain is None or plain - light <= COPY_WINDOW_NS)
     return paths.LIGHT_GROUP_OFFSETS if is_light else paths.GROUP_OFFSETS
 
 

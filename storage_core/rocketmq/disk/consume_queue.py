@@ -217,8 +217,8 @@ class ConsumeQueue:
         if count <= max(READ_WHOLE, len(physical_offsets) * count.bit_length() * ENTRIES_PER_READ):
             return self._bounds_by_reading(files, start, stop, physical_offsets)
         bounds = np.empty(len(physical_offsets), np.int64)
-        for index, wanted in enumerate(physical_offsets.tolist()):
-            start = first_where(start, stop, partial(self.reaches, files, wanted))
+        for index, physical_offset in enumerate(physical_offsets.tolist()):
+            start = first_where(start, stop, partial(self.reaches, files, physical_offset))
             bounds[index] = start
         return bounds
 

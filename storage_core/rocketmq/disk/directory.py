@@ -38,7 +38,7 @@ class Listing:
     queues: dict[QueueKey, ConsumeQueue]
     abort: bool
     checkpoint: Checkpoint
-    says_5x: bool
+    has_5x_marks: bool
     rocksdb_queues: bool
     batch_queues: Mapping[QueueKey, FileChain]
     has_compaction: bool
@@ -50,7 +50,7 @@ class Listing:
         chains = [self.log, *(queue.chain for queue in self.queues.values()), *self.batch_queues.values()]
         files = tuple((f.path, f.size, *f.stamp) for chain in chains for f in chain.files)
         keys = tuple(self.queues), tuple(self.batch_queues)
-        return self.abort, self.checkpoint, self.says_5x, self.ledger, keys, files
+        return self.abort, self.checkpoint, self.has_5x_marks, self.ledger, keys, files
 
 
 def looks_like_store(root: str) -> bool:
@@ -142,7 +142,7 @@ def _marks(root: str) -> dict[str, Any]:
     return {
         "abort": system.exists(os.path.join(root, paths.ABORT)),
         "checkpoint": checkpoint,
-        "says_5x": has_compaction or bool(batch_queues) or _says_5x(root, checkpoint),
+        "has_5x_marks": has_compaction or bool(batch_queues) or _has_5x_marks(root, checkpoint),
         "rocksdb_queues": system.exists(os.path.join(root, paths.CONSUME_QUEUE, paths.ROCKSDB_MARK)),
         "batch_queues": batch_queues,
         "has_compaction": has_compaction,
@@ -175,7 +175,7 @@ def _list_queues(root: str) -> dict[QueueKey, ConsumeQueue]:
     return dict(sorted(queues.items()))
 
 
-def _says_5x(root: str, checkpoint: Checkpoint) -> bool:
+def _has_5x_marks(root: str, checkpoint: Checkpoint) -> bool:
     """Whether there are marks that only a 5.x broker leaves (interface.md 8); V2 records are looked for in the log."""
     if system.exists(os.path.join(root, paths.ABORT_BACKUP)):
         return True

@@ -84,9 +84,9 @@ def _guessed(files: OpenFiles, spans: Sequence[Span], physical_offsets: Position
     low, high = np.array([span[1:] for span in spans], np.int64).T
     first, last = _ends(files, spans)
     bounds = np.empty((len(physical_offsets), len(spans)), np.int64)
-    for row, wanted in enumerate(physical_offsets.tolist()):
-        bounds[row] = low = _bound(files, spans, wanted, (low.copy(), high.copy()), (first, last.copy()))
-        first = np.full(len(spans), float(wanted))
+    for row, physical_offset in enumerate(physical_offsets.tolist()):
+        bounds[row] = low = _bound(files, spans, physical_offset, (low.copy(), high.copy()), (first, last.copy()))
+        first = np.full(len(spans), float(physical_offset))
     return bounds
 
 
@@ -102,11 +102,12 @@ def _ends(files: OpenFiles, spans: Sequence[Span]) -> npt.NDArray[np.float64]:
 
 
 def _bound(
-    files: OpenFiles, spans: Sequence[Span], wanted: int, edges: tuple[Positions, Positions],
+    files: OpenFiles, spans: Sequence[Span], physical_offset: int, edges: tuple[Positions, Positions],
     addresses: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]],
 ) -> Positions:  # fmt: skip
-    """The first queue offset of each span, between its `edges`, whose record is at or after `wanted`. `addresses` are
-    the approximate addresses of the edges. Modifies both.
+    """The first queue offset of each span, between its `edges`, whose record is at or after `physical_offset`.
+
+    `addresses` are the approximate addresses of the edges. Modifies both.
     """
     (low, high), (first, last) = edges, addresses
     found = np.full(len(spans), -1)
@@ -114,19 +115,19 @@ def _bound(
         rows = np.flatnonzero((found < 0) & (high - low > GUESSED))
         if not len(rows):
             break
-        share = np.clip((wanted - first[rows]) / np.maximum(last[rows] - first[rows], 1), 0, 1)
+        share = np.clip((physical_offset - first[rows]) / np.maximum(last[rows] - first[rows], 1), 0, 1)
         middle = low[rows] + ((high - low)[rows] * share).astype(np.int64)
         begin = np.clip(middle - GUESSED // 2, low[rows], high[rows] - GUESSED)
         around = [(spans[row][0], at, at + GUESSED) for row, at in zip(rows.tolist(), begin.tolist(), strict=True)]
         entries = read_ranges(files, around, np.arange(len(rows) + 1) * GUESSED)
         offsets = entries["physical_offset"].astype(np.int64).reshape(-1, GUESSED)
-        before = wanted <= offsets[:, 0]
-        after = ~before & (wanted > offsets[:, -1])
+        before = physical_offset <= offsets[:, 0]
+        after = ~before & (physical_offset > offsets[:, -1])
         high[rows[before]], last[rows[before]] = begin[before], offsets[before, 0]
         low[rows[after]], first[rows[after]] = begin[after] + GUESSED, offsets[after, -1]
         inside = ~(before | after)
-        found[rows[inside]] = begin[inside] + (offsets[inside] < wanted).sum(axis=1)
+        found[rows[inside]] = begin[inside] + (offsets[inside] < physical_offset).sum(axis=1)
     for row in np.flatnonzero(found < 0).tolist():
-        reaches = partial(spans[row][0].reaches, files, wanted)
+        reaches = partial(spans[row][0].reaches, files, physical_offset)
         found[row] = first_where(int(low[row]), int(high[row]), reaches)
     return found

@@ -21,7 +21,7 @@ from storage_core.formats.rocketmq.record_walk import Stop, find_records
 from storage_core.rocketmq.disk.commit_log import WINDOW_SIZE, Checks, FileWalk, RecordRun
 from storage_core.rocketmq.disk.record_reader import record_at
 
-FIRST_LOOK = 16 << 10
+FIRST_SEARCH_SIZE = 16 << 10
 """Bytes searched first for the next record, which is near the start of a span but far behind damage."""
 
 
@@ -101,7 +101,7 @@ class SpanWalk:
 
     def _next_in(self, start: int, end: int) -> int | None:
         window = Window(self.log, self.files)
-        end, size = min(end + HEADER_V4.size, self.file.end), FIRST_LOOK
+        end, size = min(end + HEADER_V4.size, self.file.end), FIRST_SEARCH_SIZE
         while start + HEADER_V4.size <= end:
             stop, size = min(start + size, end), min(4 * size, WINDOW_SIZE)
             buffer = window.load(start, stop)

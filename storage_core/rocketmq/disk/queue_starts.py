@@ -50,8 +50,8 @@ def _starts(files: Sequence[tuple[str, int]], seen: list[Positions] | None) -> I
         count, physical_offsets[:, 0], sizes[:, 0], last_physical_offset, last_physical_offset + sizes[rows, last],
         peak,
     )  # fmt: skip
-    told = zip(*(column.tolist() for column in columns), strict=True)
-    for found, has_more in zip(told, ((count == MOST) & (room > MOST)).tolist(), strict=True):
+    summaries = zip(*(column.tolist() for column in columns), strict=True)
+    for found, has_more in zip(summaries, ((count == MOST) & (room > MOST)).tolist(), strict=True):
         if has_more:
             yield None
         else:

@@ -73,13 +73,13 @@ class RecordReader:
         If no valid record below the end of the log begins at an address, the record for it is flawed. Each group is
         valid until the next step.
         """
-        step = AT_ONCE_REMOTE if self._window.looks_ahead else AT_ONCE
+        step = AT_ONCE_REMOTE if self._window.announces_reads else AT_ONCE
         for first in range(0, len(physical_offsets), step):
             part = physical_offsets[first : first + step]
-            asked = part.tobytes()
-            if self._last is None or self._last[0] != asked:
+            key = part.tobytes()
+            if self._last is None or self._last[0] != key:
                 self._last = None
-                self._last = asked, self._decoded(part)
+                self._last = key, self._decoded(part)
             yield first, self._last[1]
 
     def _decoded(self, physical_offsets: Positions) -> Messages:

@@ -42,7 +42,7 @@ def _candidates(descriptor: int, size: int, header: IndexHeader) -> list[Geometr
         return []
     most = room - 5 * header.entry_count
     slots = np.arange(room % 5 or 5, most + 1, 5, dtype=np.int64)
-    wanted = header.end_offset.to_bytes(8, "big")
+    expected = header.end_offset.to_bytes(8, "big")
     found: list[Geometry] = []
     positions = HEADER.size + SLOT.size * slots + ENTRY.size * header.count + 4
     step = CHUNK_SIZE // (SLOT.size * 5)
@@ -53,7 +53,7 @@ def _candidates(descriptor: int, size: int, header: IndexHeader) -> list[Geometr
         if len(data) < int(part[-1]) + 8 - begin:
             return []
         view: npt.NDArray[np.int64] = np.ndarray((len(part),), ">i8", data, strides=(SLOT.size * 5,))
-        hits = np.flatnonzero(view == int.from_bytes(wanted, "big"))
+        hits = np.flatnonzero(view == int.from_bytes(expected, "big"))
         found += [Geometry(s, (room - s) // 5) for s in slots[first + hits].tolist()]
     return found
 

@@ -16,7 +16,7 @@ from storage_core.files.stamp import NO_STAMP, Stamp
 from storage_core.formats.rocketmq.indexfile import HEADER
 from storage_core.rocketmq.index.geometry import noted_geometry
 from storage_core.rocketmq.index.index_files import NO_HASHES, Index, index_paths, open_index, uncovered
-from storage_core.rocketmq.index.joined_reads import read_heads
+from storage_core.rocketmq.index.joined_reads import read_headers
 
 MOST_STORES = 64
 
@@ -34,7 +34,7 @@ def cached_index(
     """
     found, is_local = index_paths(root), system.is_local(root)
     if not is_local:
-        read_heads(found, noted_geometry(root), hashes)
+        read_headers(found, noted_geometry(root), hashes)
     files_now = tuple((path, *_head(path)) for path in found)
     state = (tuple(file.stamp.identity for file in log.files), files_now, log_start, log_end)
     known = _indexes.get(root)

@@ -232,12 +232,12 @@ def ends_fit(descriptor: int, geometry: Geometry, header: IndexHeader) -> bool:
     """Whether the first and the last entry point where the header says."""
     if header.entry_count > geometry.entries:
         return False
-    wanted = {1: header.begin_offset, header.count: header.end_offset}
-    positions = geometry.entry_positions(np.array(list(wanted))).tolist()
+    expected = {1: header.begin_offset, header.count: header.end_offset}
+    positions = geometry.entry_positions(np.array(list(expected))).tolist()
     ends = system.pread_each([(descriptor, ENTRY.size, position) for position in positions])
     return all(
         len(data) == ENTRY.size and int.from_bytes(data[4:12], "big", signed=True) == offset
-        for data, offset in zip(ends, wanted.values(), strict=True)
+        for data, offset in zip(ends, expected.values(), strict=True)
     )
 
 

@@ -26,7 +26,7 @@ MOST_SLOTS = 512
 """For more hashes times files, slots are not read ahead: they would be evicted from memory before they are used."""
 
 
-def read_heads(paths: Sequence[str], noted: Geometry | None, hashes: Hashes) -> None:
+def read_headers(paths: Sequence[str], noted: Geometry | None, hashes: Hashes) -> None:
     """Reads the headers and the slots of the hashes."""
     if not paths or system.is_local(paths[0]):
         return

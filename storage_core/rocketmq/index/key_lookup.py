@@ -16,7 +16,7 @@ import numpy.typing as npt
 from storage_core.arrays import text_array
 from storage_core.files import system
 from storage_core.files.file_chain import FileChain
-from storage_core.files.open_files import OpenFiles, most_kept_open
+from storage_core.files.open_files import OpenFiles, most_open_files
 from storage_core.files.scattered_read import PAGE_SIZE, read_scattered
 from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.indexfile import ENTRY, HEADER, SLOT, key_hash, key_hashes
@@ -182,7 +182,7 @@ def _walked(
     """Entries with one of the hashes: address, number of the file, hash; which files are wrong; pages read."""
     physical_offsets, owners = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     found, wrong, pages = [np.empty(0, np.int32)], np.zeros(len(files), bool), 0
-    most = most_kept_open()
+    most = most_open_files()
     for first in range(0, len(files), most):
         part = files[first : first + most]
         with OpenFiles() as opened:

@@ -48,7 +48,7 @@ def batch_bounds(sizes: Positions, first_rows: int) -> Iterator[tuple[int, int]]
         start, rows = stop, ROWS
 
 
-def none_stands_right(entries: QueueEntries) -> Mask:
+def none_in_place(entries: QueueEntries) -> Mask:
     """All false, for a queue whose entries state QUEUEOFFSET themselves. Shape (n,)."""
     return np.zeros(len(entries), bool)
 
@@ -62,15 +62,15 @@ class BatchBuilder:
         queues: Queues,
         log: FileChain,
         store_name: str,
-        stands_right: Callable[[QueueEntries], Mask] = none_stands_right,
+        is_in_place: Callable[[QueueEntries], Mask] = none_in_place,
     ) -> None:
-        """`stands_right`: which entries are right although their number is not QUEUEOFFSET (interface.md 41)."""
+        """`is_in_place`: which entries are right although their number is not QUEUEOFFSET (interface.md 41)."""
         self.request = request
         self.schema = message_schema(request)
         self._filter = RowFilter(request)
         self._queues = queues
         self._wanted = self._wanted_of_records()
-        self._stands_right = stands_right
+        self._is_in_place = is_in_place
         self._log = log
         self._store_name = store_name
         self._left_out = 0
@@ -192,7 +192,7 @@ class BatchBuilder:
         wrong = differ(Difference.QUEUE)
         renumbered = differ(Difference.QUEUE_OFFSET) & ~wrong
         if renumbered.any():
-            wrong[renumbered] = ~self._stands_right(entries.take(renumbered))
+            wrong[renumbered] = ~self._is_in_place(entries.take(renumbered))
         wrong &= messages.flaws == 0
         if wrong.any():
             rows = np.flatnonzero(wrong)
@@ -223,22 +223,22 @@ class BatchBuilder:
             matching = all_hold(conditions, columns.column, len(columns)) | (columns.messages.flaws != 0)
             if not matching.all():
                 columns = columns.take(matching)
-        asked = columns_of(last).union(self.schema.names)
-        for part in columns.with_bodies() if "body" in asked else (columns,):
-            batch = self._batch(part, asked, last)
+        needed = columns_of(last).union(self.schema.names)
+        for part in columns.with_bodies() if "body" in needed else (columns,):
+            batch = self._batch(part, needed, last)
             if 0 < batch.num_rows <= ROWS:
                 yield batch
             else:
                 yield from (batch.slice(start, ROWS) for start in range(0, batch.num_rows, ROWS))
 
-    def _batch(self, columns: MessageColumns, asked: AbstractSet[str], last: list[Condition]) -> pa.RecordBatch:
+    def _batch(self, columns: MessageColumns, needed: AbstractSet[str], last: list[Condition]) -> pa.RecordBatch:
         """The rows that satisfy the last conditions. The mode decides on damaged messages."""
         flaws = columns.messages.flaws
         damaged = flaws != 0
         if damaged.any() and self.request.mode is Mode.FAILFAST:
             first = int(np.flatnonzero(damaged)[0])
             raise self._error(int(columns.physical_offsets[first]), f"{FLAWS[flaws[first]].value}; {ADVICE}")
-        if "corruption" in asked:
+        if "corruption" in needed:
             columns.made["corruption"] = self._corruption(columns)
         arrays = columns.shown_columns(self.schema.names)
         matching = all_hold(last, columns.shown, len(flaws))

@@ -25,7 +25,7 @@ from storage_core.formats.rocketmq.inner_batch import unwrapped
 from storage_core.formats.rocketmq.message import decode
 from storage_core.rocketmq.disk.batch_queue import BatchQueue, ends_of
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
-from storage_core.rocketmq.read.batch_builder import BatchBuilder, none_stands_right
+from storage_core.rocketmq.read.batch_builder import BatchBuilder, none_in_place
 from storage_core.rocketmq.read.columns import QueueEntries
 from storage_core.rocketmq.read.queue_partition import QueuePartition
 from storage_core.rocketmq.read.row_filter import may_have_tag
@@ -50,8 +50,8 @@ class _Batches(QueuePartition):
         """Whether each entry is one message."""
         return False
 
-    def _stands_right(self, files: OpenFiles, entries: QueueEntries) -> Mask:
-        return none_stands_right(entries)
+    def _is_in_place(self, files: OpenFiles, entries: QueueEntries) -> Mask:
+        return none_in_place(entries)
 
     def _selected(self, entries: QueueEntries, builder: BatchBuilder) -> QueueEntries:
         """All entries if an entry may have several messages, because conditions apply to messages."""
@@ -213,28 +213,28 @@ def batch_partitions(
     return [*partitions, *(part for one in ranges if (part := _unlisted(request, one, served, store_name)) is not None)]
 
 
-def _listed_bytes(wanted: BatchRange, files: OpenFiles) -> int:
+def _listed_bytes(batch_range: BatchRange, files: OpenFiles) -> int:
     """Bytes of the selected records that the queue's files list."""
     total = 0
-    for entries in wanted.queue.every(files):
-        begin, end = _between(entries, wanted.start, min(wanted.stop, wanted.listed_stop))
+    for entries in batch_range.queue.every(files):
+        begin, end = _between(entries, batch_range.start, min(batch_range.stop, batch_range.listed_stop))
         total += int(entries["size"][begin:end].astype(np.int64).sum())
     return total
 
 
 def _pieces(
     request: ScanRequest,
-    wanted: BatchRange,
+    batch_range: BatchRange,
     served: ServedQueues,
     store_name: str,
     piece_size: int,
     files: OpenFiles,
 ) -> Iterator[_Piece]:
     """The pieces of a queue, each with entries of one file and at most about `piece_size` bytes of records."""
-    info, queue = wanted.info, wanted.queue
+    info, queue = batch_range.info, batch_range.queue
     for index, file in enumerate(queue.entry_files.files):
         entries = queue.entries(files, index)
-        for cut in _cuts(entries, wanted, piece_size, request.max_records_per_partition):
+        for cut in _cuts(entries, batch_range, piece_size, request.max_records_per_partition):
             part = entries[cut.first : cut.last]
             if queue.is_compacted:
                 log = _only(queue.log, file.base_offset)
@@ -261,14 +261,14 @@ def _pieces(
             )
 
 
-def _cuts(entries: npt.NDArray[Any], wanted: BatchRange, piece_size: int, most_rows: int | None) -> Iterator[_Cut]:
+def _cuts(entries: npt.NDArray[Any], batch_range: BatchRange, piece_size: int, most_rows: int | None) -> Iterator[_Cut]:
     """The selected messages of a file's entries, cut by record bytes and by rows, if need be within a record."""
-    begin, end = _between(entries, wanted.start, min(wanted.stop, wanted.listed_stop))
+    begin, end = _between(entries, batch_range.start, min(batch_range.stop, batch_range.listed_stop))
     entries = entries[begin:end]
     if not len(entries):
         return
-    starts = np.maximum(entries["queue_offset"].astype(np.int64), wanted.start)
-    rows = np.minimum(ends_of(entries), min(wanted.stop, wanted.listed_stop)) - starts
+    starts = np.maximum(entries["queue_offset"].astype(np.int64), batch_range.start)
+    rows = np.minimum(ends_of(entries), min(batch_range.stop, batch_range.listed_stop)) - starts
     after = np.cumsum(rows)
     before = after - rows
     fresh = np.diff(np.cumsum(entries["size"].astype(np.int64)) // piece_size, prepend=0) > 0
@@ -281,12 +281,12 @@ def _cuts(entries: npt.NDArray[Any], wanted: BatchRange, piece_size: int, most_r
         )
 
 
-def _unlisted(request: ScanRequest, wanted: BatchRange, served: ServedQueues, store_name: str) -> _Unlisted | None:
+def _unlisted(request: ScanRequest, batch_range: BatchRange, served: ServedQueues, store_name: str) -> _Unlisted | None:
     """The selected messages of a batch queue that only the log has; None if there are none."""
-    info, verdict = wanted.info, served.verdict
+    info, verdict = batch_range.info, served.verdict
     key = info.topic, info.queue_id
-    tail = None if wanted.queue.is_compacted else verdict.batches.get(key)
-    if tail is None or max(wanted.start, wanted.listed_stop) >= wanted.stop:
+    tail = None if batch_range.queue.is_compacted else verdict.batches.get(key)
+    if tail is None or max(batch_range.start, batch_range.listed_stop) >= batch_range.stop:
         return None
     log = _spanning(served.listing.log, tail.first_physical_offset, verdict.log_end)
     return _Unlisted(
@@ -298,8 +298,8 @@ def _unlisted(request: ScanRequest, wanted: BatchRange, served: ServedQueues, st
         store_name=store_name,
         weight=verdict.log_end - tail.first_physical_offset,
         verdict=replace(verdict, queues={}, replays=(), batches={key: tail}),
-        start=max(wanted.start, wanted.listed_stop),
-        stop=wanted.stop,
+        start=max(batch_range.start, batch_range.listed_stop),
+        stop=batch_range.stop,
     )
 
 

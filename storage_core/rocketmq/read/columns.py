@@ -108,8 +108,8 @@ class EntryColumns:
     def column(self, name: str) -> pa.Array:
         """One native column."""
         if name not in self.made:
-            told = ENTRY_COLUMNS if self.queues.keys else ("store", "physicalOffset")
-            self.made[name] = self._entry_column(name) if name in told else pa.nulls(len(self.entries), _TYPES[name])
+            known = ENTRY_COLUMNS if self.queues.keys else ("store", "physicalOffset")
+            self.made[name] = self._entry_column(name) if name in known else pa.nulls(len(self.entries), _TYPES[name])
         return self.made[name]
 
     def _entry_column(self, name: str) -> pa.Array:
@@ -168,16 +168,16 @@ class MessageColumns:
     def shown(self, name: str) -> pa.Array:
         """One column as rows show it; null for a damaged message unless the column names its place."""
         values = self.column(name)
-        told = name in ("store", "corruption") or (self.entries is not None and name in ENTRY_COLUMNS)
-        return values if told else masked(values, self.messages.flaws == 0)
+        is_shown = name in ("store", "corruption") or (self.entries is not None and name in ENTRY_COLUMNS)
+        return values if is_shown else masked(values, self.messages.flaws == 0)
 
     def shown_columns(self, names: Sequence[str]) -> list[pa.Array]:
         """Several columns as rows show them."""
-        told = self.shown if self.messages.flaws.any() else self.column
+        column_of = self.shown if self.messages.flaws.any() else self.column
         self.properties.expect(properties_of(name for name in names if name not in self.made))
         if "properties" in names:
             self.column("properties")  # finds the values of each of them, too
-        return [told(name) for name in names]
+        return [column_of(name) for name in names]
 
     @cached_property
     def properties(self) -> PropertyColumn:

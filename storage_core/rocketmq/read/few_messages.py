@@ -26,7 +26,7 @@ from storage_core.formats.rocketmq.properties import KEYS, MULTI_DISPATCH, TAGS,
 from storage_core.rocketmq.disk.plain_record import PlainRecord
 from storage_core.rocketmq.index.few_keys import few_records
 from storage_core.rocketmq.index.index_cache import cached_index
-from storage_core.rocketmq.read.key_search import asked_topics, tell
+from storage_core.rocketmq.read.key_search import indexed_topics, tell
 from storage_core.rocketmq.read.predicates import terms_of
 from storage_core.rocketmq.read.queue_search import NEAR
 from storage_core.rocketmq.read.selection import Selection
@@ -53,7 +53,7 @@ def few_messages(
     terms = terms_of(request) if is_local and _is_plain(request) and not selection.has_unlisted else None
     if terms is None or any(verdict.log_start <= named < verdict.log_end for named in terms.physical_offsets):
         return None
-    topics, log = asked_topics(request, served), served.listing.log
+    topics, log = indexed_topics(request, served), served.listing.log
     index = cached_index(served.listing.root, log, verdict.log_start, verdict.log_end)
     found = few_records(index, topics, terms.keys, log, verdict.log_start, verdict.log_end, files)
     if found is None:
@@ -90,9 +90,9 @@ def _shown_in(columns: tuple[str, ...] | None) -> list[tuple[str, Callable[[_Mes
 
 def _is_plain(request: ScanRequest) -> bool:
     """Whether a request looks up keys or ids, with no other condition than queues, offsets and store times."""
-    asked = (request.keys is None) != (request.message_ids is None)
+    is_lookup = (request.keys is None) != (request.message_ids is None)
     return (
-        asked and request.use_index and request.scan is Scan.QUEUES and request.mode is not Mode.PERMISSIVE
+        is_lookup and request.use_index and request.scan is Scan.QUEUES and request.mode is not Mode.PERMISSIVE
         and request.tags is None and not request.predicates and not request.include_acked
     )  # fmt: skip
 

@@ -53,7 +53,7 @@ def parts_to_read(
 def find(request: ScanRequest, served: ServedQueues, terms: Terms, files: OpenFiles, records: RecordReader) -> Lookup:
     """Records that may match, and spans of the log that must be scanned because no index covers them."""
     log, log_start, log_end = served.listing.log, served.verdict.log_start, served.verdict.log_end
-    topics = asked_topics(request, served)
+    topics = indexed_topics(request, served)
     hashes = hashes_to_find(topics, terms.keys)
     index = cached_index(served.listing.root, log, log_start, log_end, hashes)
     lookup = look_up(index, hashes, log, files, log_start, log_end, records)
@@ -76,14 +76,14 @@ def tell(terms: Terms, topics: Sequence[str], pages: int, index: Index, candidat
     )  # fmt: skip
 
 
-def asked_topics(request: ScanRequest, served: ServedQueues) -> Sequence[str]:
+def indexed_topics(request: ScanRequest, served: ServedQueues) -> Sequence[str]:
     """The topics under which requested records may be indexed: their own, which may differ from the queue's topic.
 
     All topics, unless there are very many and the requested ones include no light queue.
     """
-    known, wanted = served.topics, request.topics
+    known, topics = served.topics, request.topics
     if request.assign is not None:
-        wanted = tuple(dict.fromkeys(topic for topic, _ in request.assign))
-    if wanted is None or len(known) <= MOST_TOPICS or any(topic.startswith(LIGHT_QUEUE_PREFIX) for topic in wanted):
+        topics = tuple(dict.fromkeys(topic for topic, _ in request.assign))
+    if topics is None or len(known) <= MOST_TOPICS or any(topic.startswith(LIGHT_QUEUE_PREFIX) for topic in topics):
         return known
-    return wanted
+    return topics

@@ -93,7 +93,7 @@ class LogPartition(ScanPartition):
         """Which records the request selects by their own topic, queue id, offset and time."""
         selection, request = self.selection, self.selection.request
         mask = np.ones(len(messages), bool)
-        if not selection.takes_everything:
+        if not selection.selects_everything:
             keys, queue = queue_keys(messages)
             bounds = np.array([selection.bounds(key) for key in keys], np.int64).reshape(-1, 2)[queue]
             offsets = messages.column("queue_offset")

@@ -25,7 +25,7 @@ from storage_core.rocketmq.read.queue_partition import QueuePartition
 from storage_core.rocketmq.read.ranges import QueueRanges
 from storage_core.rocketmq.read.selection import Selection, log_selection
 from storage_core.rocketmq.recovery.queue_ranges import ServedQueues
-from storage_core.rocketmq.recovery.queue_scan import NOTHING_SEEN, SeenEntries
+from storage_core.rocketmq.recovery.queue_scan import NOTHING_SCANNED, ScannedEntries
 from storage_core.rocketmq.recovery.verdict import Rules
 from storage_core.store import ScanPartition, ScanRequest
 
@@ -80,7 +80,7 @@ def _pieces(
     queues: Sequence[ConsumeQueue],
     ranges: QueueRanges,
     weights: Weights,
-    seen: SeenEntries,
+    seen: ScannedEntries,
     files: OpenFiles,
 ) -> list[tuple[QueueRanges, Positions]]:
     """The ranges of each partition, and the addresses at which it cuts them into slices when it reads them."""
@@ -105,7 +105,7 @@ def _log_only_partitions(base: QueuePartition, served: ServedQueues, selection: 
     for whole in served.verdict.replays:
         # The dispatcher handles each queue independently: a partition needs only the tails of its own queues.
         tails = {key: whole.tails[key] for key in known if key in whole.tails}
-        verdict = replace(served.verdict, queues=known, replays=(replace(whole, tails=tails),), seen=NOTHING_SEEN)
+        verdict = replace(served.verdict, queues=known, replays=(replace(whole, tails=tails),), seen=NOTHING_SCANNED)
         partitions.append(replace(base, wanted=wanted, verdict=verdict, weight=whole.stop - whole.start))
     return partitions
 
@@ -119,7 +119,7 @@ def _stale_partitions(
         return []
     keys = [(base.queues[number].topic, base.queues[number].queue_id) for number in ranges.queue.tolist()]
     known = {key: served.verdict.queues[key] for key in keys}
-    verdict = replace(served.verdict, queues=known, replays=(), seen=NOTHING_SEEN)
+    verdict = replace(served.verdict, queues=known, replays=(), seen=NOTHING_SCANNED)
     weight = sampled(ranges, base.queues, files).total
     return [narrowed(replace(base, ranges=ranges, verdict=verdict, weight=weight))]
 

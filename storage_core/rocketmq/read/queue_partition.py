@@ -98,19 +98,19 @@ class QueuePartition(ScanPartition):
         """The rows in log order, in batches of at most 16,000 rows and 5 MiB of records. Raises CorruptionError."""
         queues = Queues([(queue.topic, queue.queue_id) for queue in self.queues])
         with OpenFiles() as files:
-            stands_right = partial(self._stands_right, files)
-            builder = BatchBuilder(self.request, queues, self.log, self.store_name, stands_right)
+            is_in_place = partial(self._is_in_place, files)
+            builder = BatchBuilder(self.request, queues, self.log, self.store_name, is_in_place)
             window = Window(self.log, files)
             rows = FIRST_ROWS
             slices = self._entries(files)
-            for entries in self._ahead(slices, files, window, builder) if window.looks_ahead else slices:
+            for entries in self._ahead(slices, files, window, builder) if window.announces_reads else slices:
                 for batch in self._batches(entries, builder, window, rows):
                     rows = ROWS
                     yield batch
                 del entries  # free them before the next slice is read
             builder.report()
 
-    def _stands_right(self, files: OpenFiles, entries: QueueEntries) -> Mask:
+    def _is_in_place(self, files: OpenFiles, entries: QueueEntries) -> Mask:
         """Which entries are right: those that a broker start appends and those that follow them; of the others, those
         that the queue file has in order.
         """
@@ -353,8 +353,8 @@ class QueuePartition(ScanPartition):
         """A buffer with the records of the entries, and the position of each in it."""
         starts, stops, run = runs(entries.physical_offsets, entries.sizes, self.log)
         buffer, run_positions = window.load_runs(starts, stops)
-        behind = run_positions - starts
-        return buffer, entries.physical_offsets + (behind if len(behind) == 1 else behind[run])
+        shifts = run_positions - starts
+        return buffer, entries.physical_offsets + (shifts if len(shifts) == 1 else shifts[run])
 
 
 def runs(physical_offsets: Positions, sizes: Positions, log: FileChain) -> tuple[Positions, Positions, Positions]:

@@ -68,13 +68,13 @@ class QueueSearch:
         numbers = self._selection.numbers
         lists = messages.property_column().values(MULTI_DISPATCH)
         own = messages.column("queue_id")
-        wanted: dict[int, list[int]] = {}
+        rows_by_queue: dict[int, list[int]] = {}
         for row, names in enumerate(lists.to_pylist()):
             for name in set((names or "").split(",")) if row in right else ():
                 for queue_id in {0, int(own[row])}:
                     if (name, queue_id) in numbers:
-                        wanted.setdefault(numbers[name, queue_id], []).append(row)
-        return [(number, self._anywhere(number, physical_offsets[rows])) for number, rows in wanted.items()]
+                        rows_by_queue.setdefault(numbers[name, queue_id], []).append(row)
+        return [(number, self._anywhere(number, physical_offsets[rows])) for number, rows in rows_by_queue.items()]
 
     def _in_queue(self, number: int, physical_offsets: Positions, queue_offsets: Positions) -> Positions:
         """Queue offsets of the entries for records of this queue: those they name, if the entries there are theirs."""
@@ -122,16 +122,18 @@ def pieces(
     Parts do not overlap. They may hold a few entries between the requested ones. Without spans, only queues that have
     some of the entries are read.
     """
-    wanted: dict[int, list[npt.NDArray[np.int64]]] = {}
+    ranges_by_queue: dict[int, list[npt.NDArray[np.int64]]] = {}
     for number, queue_offsets in entries:
-        wanted.setdefault(number, []).append(np.stack((queue_offsets, queue_offsets + 1), 1))
+        ranges_by_queue.setdefault(number, []).append(np.stack((queue_offsets, queue_offsets + 1), 1))
     edges = np.array(spans, np.int64).ravel()
     for number in _reaching(selection, int(edges[0]), files) if len(edges) else ():
         start, stop = int(selection.on_disk.start[number]), int(selection.on_disk.stop[number])
         bounds = selection.queues[number].lower_bounds(files, start, stop, edges)
-        wanted.setdefault(number, []).append(bounds.reshape(-1, 2))
+        ranges_by_queue.setdefault(number, []).append(bounds.reshape(-1, 2))
     parts = [
-        (number, start, stop) for number in sorted(wanted) for start, stop in _joined(np.concatenate(wanted[number]))
+        (number, start, stop)
+        for number in sorted(ranges_by_queue)
+        for start, stop in _joined(np.concatenate(ranges_by_queue[number]))
     ]
     numbers, starts, stops = zip(*parts, strict=True) if parts else ((), (), ())
     return QueueRanges(np.array(numbers, np.int32), np.array(starts, np.int64), np.array(stops, np.int64))

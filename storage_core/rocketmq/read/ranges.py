@@ -15,7 +15,7 @@ from storage_core.files.open_files import OpenFiles
 from storage_core.formats.layout import Positions
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 from storage_core.rocketmq.disk.entry_ranges import Span, even_bounds, read_ranges
-from storage_core.rocketmq.recovery.queue_scan import NOTHING_SEEN, SeenEntries
+from storage_core.rocketmq.recovery.queue_scan import NOTHING_SCANNED, ScannedEntries
 
 SHORT = 4096
 """Ranges of up to this many entries are read whole, together with others, to find where they are cut."""
@@ -54,7 +54,7 @@ class QueueRanges:
         queues: Sequence[ConsumeQueue],
         cuts: Positions,
         files: OpenFiles,
-        seen: SeenEntries = NOTHING_SEEN,
+        seen: ScannedEntries = NOTHING_SCANNED,
     ) -> list[QueueRanges]:
         """The ranges between neighbouring addresses of `cuts`, which ascend; one element more than there are cuts.
 
@@ -96,7 +96,7 @@ def _ranges(pieces: list[tuple[int, int, int]]) -> QueueRanges:
 
 
 def _bounds(
-    spans: Sequence[Span], counts: Positions, cuts: Positions, files: OpenFiles, seen: SeenEntries
+    spans: Sequence[Span], counts: Positions, cuts: Positions, files: OpenFiles, seen: ScannedEntries
 ) -> Positions:
     """Like `even_bounds`, but reads short ranges whole, and remote ones in parallel."""
     path = next((file.path for queue, _, _ in spans for file in queue.chain.files), "")
@@ -131,7 +131,7 @@ def _addresses(spans: Sequence[Span], ends: Positions, files: OpenFiles) -> Posi
     return read_ranges(files, spans, np.append(0, ends))["physical_offset"].astype(np.int64)
 
 
-def _lower_bounds(spans: Sequence[Span], cuts: Positions, files: OpenFiles, seen: SeenEntries) -> Positions:
+def _lower_bounds(spans: Sequence[Span], cuts: Positions, files: OpenFiles, seen: ScannedEntries) -> Positions:
     """The same for short ranges, which are all read at once."""
     starts, stops = np.array([span[1:] for span in spans], np.int64).T
     counts = stops - starts

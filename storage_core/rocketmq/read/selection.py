@@ -346,7 +346,7 @@ class LogSelection:
     named: Mapping[QueueKey, tuple[int, int]] = field(default_factory=dict)
 
     @property
-    def takes_everything(self) -> bool:
+    def selects_everything(self) -> bool:
         """Whether no record is left out by topic, queue or offset."""
         request = self.request
         chosen = request.topics is not None or request.topic_pattern is not None or request.assign is not None

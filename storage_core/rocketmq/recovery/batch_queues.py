@@ -107,7 +107,7 @@ class BatchDispatcher:
         self.listed: dict[QueueKey, int] = {}
         if rules is not Rules.V4:
             for key, chain in listing.batch_queues.items():
-                self.listed[key] = _last_physical_offset(_kept(listing.log, chain, UNBOUNDED, files), files)
+                self.listed[key] = _last_physical_offset(_retained_files(listing.log, chain, UNBOUNDED, files), files)
         self._topics = {topic for topic, _ in self.listed}
 
     @property
@@ -152,7 +152,7 @@ class BatchDispatcher:
                 )
 
 
-def _kept(log: FileChain, chain: FileChain, log_end: int, files: OpenFiles) -> BatchQueue:
+def _retained_files(log: FileChain, chain: FileChain, log_end: int, files: OpenFiles) -> BatchQueue:
     """A batch queue with the files that a broker start keeps: of the last three, none behind one that is not full."""
     queue = BatchQueue(log, chain, is_compacted=False, log_end=log_end)
     count = len(chain.files)
@@ -182,7 +182,9 @@ def served_batched(listing: Listing, verdict: Verdict, files: OpenFiles) -> dict
         return found
     if listing.batch_queues or verdict.batches:
         chains = dict.fromkeys(verdict.batches, NO_CHAIN) | batch_queue_files(listing.root)
-        found = {key: _kept(listing.log, chain, verdict.log_end, files) for key, chain in sorted(chains.items())}
+        found = {
+            key: _retained_files(listing.log, chain, verdict.log_end, files) for key, chain in sorted(chains.items())
+        }
     if listing.has_compaction:
         topics = compacted_topics(listing.root)
         found |= {key: NO_FILES for key in verdict.queues if key[0] in topics}

@@ -60,7 +60,7 @@ class AppendedEntries:
 
 
 @dataclass(frozen=True)
-class AskedEntries:
+class DueEntries:
     """Entries that records call for, in log order: each in its own queue, and in those that it names besides.
 
     Arrays have shape (n,). `queue` is an index into `keys`, `rows` are the numbers of the records, `named` marks the
@@ -74,12 +74,12 @@ class AskedEntries:
     named: Mask
 
 
-def asked_entries(messages: Messages, of_5x: bool) -> AskedEntries:
+def due_entries(messages: Messages, of_5x: bool) -> DueEntries:
     """The entries that records call for, by the rules of 5.x or of 4.9; a queue need not accept them."""
     keys, queue = queue_keys(messages)
     listed = has_entry(messages.column("sys_flag"))
     rows = np.flatnonzero(listed)
-    own = AskedEntries(keys, queue[rows], messages.column("queue_offset")[rows], rows, np.zeros(len(rows), bool))
+    own = DueEntries(keys, queue[rows], messages.column("queue_offset")[rows], rows, np.zeros(len(rows), bool))
     named = queues_named_by(messages, listed, of_5x)
     if named is None:
         return own
@@ -88,7 +88,7 @@ def asked_entries(messages: Messages, of_5x: bool) -> AskedEntries:
     known = np.array([numbers.setdefault(key, len(numbers)) for key in others], np.int32)
     rows = np.concatenate((own.rows, named.rows))
     order = np.argsort(rows, kind="stable")
-    return AskedEntries(
+    return DueEntries(
         tuple(numbers), np.concatenate((own.queue, known[codes]))[order],
         np.concatenate((own.queue_offsets, named.queue_offsets))[order], rows[order], order >= len(own.rows),
     )  # fmt: skip
@@ -115,21 +115,21 @@ class Dispatcher:
         messages = run.messages
         # A broker dispatches the address that the record states, not the one at which it is stored.
         physical_offsets = messages.column("physical_offset")
-        asked = asked_entries(messages, self._of_5x)
-        rows, ends = asked.rows, (physical_offsets + run.sizes)[asked.rows]
-        reach = np.array([self.tails.get(key, QueueTail()).reach for key in asked.keys], np.int64)
-        new = np.flatnonzero(ends > reach[asked.queue])
+        due = due_entries(messages, self._of_5x)
+        rows, ends = due.rows, (physical_offsets + run.sizes)[due.rows]
+        reach = np.array([self.tails.get(key, QueueTail()).reach for key in due.keys], np.int64)
+        new = np.flatnonzero(ends > reach[due.queue])
         queue_offsets = np.full(len(rows), -1, np.int64)
         if len(new):
-            order = new[np.argsort(asked.queue[new], kind="stable")]
-            bounds = np.flatnonzero(np.diff(asked.queue[order])) + 1
+            order = new[np.argsort(due.queue[new], kind="stable")]
+            bounds = np.flatnonzero(np.diff(due.queue[order])) + 1
             for group in np.split(order, bounds):
-                key = asked.keys[asked.queue[group[0]]]
-                queue_offsets[group] = self._append(key, asked.queue_offsets[group], ends[group])
-        taken = queue_offsets >= 0
-        rows = rows[taken]
+                key = due.keys[due.queue[group[0]]]
+                queue_offsets[group] = self._append(key, due.queue_offsets[group], ends[group])
+        appended = queue_offsets >= 0
+        rows = rows[appended]
         return AppendedEntries(
-            asked.keys, asked.queue[taken], queue_offsets[taken], physical_offsets[rows], run.sizes[rows], rows
+            due.keys, due.queue[appended], queue_offsets[appended], physical_offsets[rows], run.sizes[rows], rows
         )
 
     def _append(self, key: QueueKey, offsets: Positions, ends: Positions) -> Positions:

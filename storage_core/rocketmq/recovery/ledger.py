@@ -129,9 +129,9 @@ class _HeaderWalk:
             if not count:
                 self.reason = Stop.CORRUPT if buffer[: BLANK.size].any() else Stop.END
                 return at
-            wanted = self.committed - int(headers[0]["number"])
-            if 0 <= wanted < count:
-                self.committed_offset = int(stops[wanted])
+            committed_row = self.committed - int(headers[0]["number"])
+            if 0 <= committed_row < count:
+                self.committed_offset = int(stops[committed_row])
             self.number, self.term = int(headers[count - 1]["number"]), int(headers[count - 1]["term"])
             at = int(stops[count - 1])
         self.reason = Stop.TORN

@@ -59,7 +59,7 @@ class QueueState:
 
 
 @dataclass(eq=False)
-class SeenEntries:
+class ScannedEntries:
     """Addresses of the first entries of many local queue files, as read in one pass: those of neighbouring files in
     each of `parts`. `whole` has the queues of which every entry was read, and their ranges in the concatenated parts.
     """
@@ -87,12 +87,12 @@ class SeenEntries:
         return self.addresses[begin : begin + stop - start] if first <= begin <= begin + stop - start <= end else None
 
 
-NOTHING_SEEN = SeenEntries()
+NOTHING_SCANNED = ScannedEntries()
 """Must not be modified."""
 
 
 def scanned_queues(
-    queues: Sequence[ConsumeQueue], files: OpenFiles, root: str, seen: SeenEntries
+    queues: Sequence[ConsumeQueue], files: OpenFiles, root: str, seen: ScannedEntries
 ) -> Iterator[QueueState]:
     """Scans the last three files of each queue: the first invalid entry ends it (rocketmq.md 3.4).
 

@@ -28,9 +28,9 @@ from storage_core.rocketmq.recovery.dispatch import Dispatcher, QueueTail
 from storage_core.rocketmq.recovery.dispatch_walk import DispatchWalk
 from storage_core.rocketmq.recovery.ledger import LedgerEnd, ledger_end
 from storage_core.rocketmq.recovery.queue_scan import (
-    NOTHING_SEEN,
+    NOTHING_SCANNED,
     QueueState,
-    SeenEntries,
+    ScannedEntries,
     StaleEntries,
     scanned_queues,
 )
@@ -41,7 +41,7 @@ LOG_FILES_SCANNED = 3
 MOST_V1_TOPIC_CHARS = 127
 REPLAY_SIZE = 64 << 20
 MOST_REPLAYS = 4_096
-MOST_SEEN = 2_000_000
+MOST_CACHED_ADDRESSES = 2_000_000
 """Up to this many entries, a verdict keeps their addresses for as long as it is kept itself."""
 MOST_TAILS = 2_000_000
 """A replay stores the tail of each queue: with many queues, a long log is cut into fewer, longer replays."""
@@ -60,7 +60,7 @@ class _Simulation:
     reason: Stop = Stop.END
     first_cut: int = -1
     replays: list[Replay] = field(default_factory=list)
-    seen: SeenEntries = field(default_factory=SeenEntries)
+    seen: ScannedEntries = field(default_factory=ScannedEntries)
 
     def __post_init__(self) -> None:
         self.batches = BatchDispatcher(self.listing, self.files, self.rules)
@@ -118,7 +118,7 @@ def chosen_rules(listing: Listing, files: OpenFiles) -> Rules:
 
     Only 5.x has records with the V2 magic, and writes them for topics of more than 127 characters.
     """
-    if listing.says_5x or any(len(topic) > MOST_V1_TOPIC_CHARS for topic, _ in listing.queues):
+    if listing.has_5x_marks or any(len(topic) > MOST_V1_TOPIC_CHARS for topic, _ in listing.queues):
         return Rules.V5
     log = listing.log
     magics = side_by_side(lambda file, own: _magic(own, file, header_size(log, file)), log.files, files, listing.root)
@@ -159,7 +159,7 @@ def _recover_log(run: _Simulation, overall: int) -> Verdict:
     return Verdict(
         run.rules, listing.log.start, run.log_end, queues, tuple(run.replays), run.reason, entries_per_file,
         (0, 0) if ledger is None else _unlisted(run, ledger), run.batches.tails, run.batches.topics, run.batches.listed,
-        run.seen if run.seen.count <= MOST_SEEN else NOTHING_SEEN,
+        run.seen if run.seen.count <= MOST_CACHED_ADDRESSES else NOTHING_SCANNED,
     )  # fmt: skip
 
 
@@ -273,17 +273,17 @@ def _scan(run: _Simulation, index: int, likely_end: int) -> Iterator[RecordRun]:
     checks = Checks(known_magics(run.rules), crc=True)
     scanned, resume = chain.files[index:], run.resume or 0
     guesses = _guesses(run, max(scanned[0].base_offset, resume))
-    asked_to = likely_end + BLANK.size if likely_end > max(scanned[0].base_offset, resume) else chain.stop
-    _ask_ahead(run, scanned, resume, asked_to)
+    announced_to = likely_end + BLANK.size if likely_end > max(scanned[0].base_offset, resume) else chain.stop
+    _announce_reads(run, scanned, resume, announced_to)
     for file in scanned:
         walk = FileWalk(
             chain, run.files, file, max(file.base_offset, resume), checks, guesses=guesses, likely_end=likely_end
         )
         headers = 0
         for records in walk:
-            if likely_end < records.end_offset and asked_to < chain.stop:
-                _ask_ahead(run, scanned, max(asked_to, records.end_offset), chain.stop)
-                asked_to = chain.stop
+            if likely_end < records.end_offset and announced_to < chain.stop:
+                _announce_reads(run, scanned, max(announced_to, records.end_offset), chain.stop)
+                announced_to = chain.stop
             yield records
             headers += header_size(chain, file) * len(records.sizes)
         run.log_end, run.reason = walk.end_offset - headers, walk.reason
@@ -302,7 +302,7 @@ def _guesses(run: _Simulation, start: int) -> Positions | None:
     return listed
 
 
-def _ask_ahead(run: _Simulation, files: Sequence[ChainFile], start: int, stop: int) -> None:
+def _announce_reads(run: _Simulation, files: Sequence[ChainFile], start: int, stop: int) -> None:
     run.files.will_need(
         (file.path, max(0, start - file.base_offset), min(stop, file.end) - file.base_offset)
         for file in files

@@ -25,7 +25,7 @@ from storage_core.rocketmq.recovery.verdict import Rules, Verdict
 
 MOST_STORES = 64
 LARGEST_RECORD = 8 << 20
-NOT_SEEN = b""
+UNPROVEN_BYTES = b""
 """Stands for the bytes after an end that a broker moved between the walk and the read of them: they prove nothing."""
 BYTES_BEFORE = 64 << 10
 WORTH_KEEPING_S = 0.2
@@ -63,13 +63,13 @@ def cached_verdict(listing: Listing, rules: Rules | None) -> Verdict:
             return cached.verdict
         if before_end == cached.before_end and after_end != cached.after_end and _only_grew(cached, listing):
             known = cached.verdict
-    elif (kept := _kept(listing, rules)) is not None:
-        return _remember(key, kept)
+    elif (saved := _load_saved(listing, rules)) is not None:
+        return _remember(key, saved)
     began = time.monotonic()
     verdict = recover(listing, rules, known)
     found = _CachedVerdict(listing, *_around_end(listing, verdict), verdict)
     if listing.abort and any(found.after_end) and recover(listing, rules, verdict).log_end != verdict.log_end:
-        return _remember(key, replace(found, after_end=NOT_SEEN))
+        return _remember(key, replace(found, after_end=UNPROVEN_BYTES))
     if time.monotonic() - began > WORTH_KEEPING_S:
         digest = verdict_file.digest_of((found.before_end, found.after_end))
         verdict_file.save(listing, rules, verdict, digest)
@@ -83,15 +83,15 @@ def _remember(key: tuple[str, str, Rules | None], found: _CachedVerdict) -> Verd
     return found.verdict
 
 
-def _kept(listing: Listing, rules: Rules | None) -> _CachedVerdict | None:
+def _load_saved(listing: Listing, rules: Rules | None) -> _CachedVerdict | None:
     """What another process found out about the same files, if the bytes around the end are also the same."""
-    kept = verdict_file.load(listing, rules)
-    if kept is None:
+    saved = verdict_file.load(listing, rules)
+    if saved is None:
         return None
-    before_end, after_end = _around_end(listing, kept.verdict)
-    if verdict_file.digest_of((before_end, after_end)) != kept.around_end:
+    before_end, after_end = _around_end(listing, saved.verdict)
+    if verdict_file.digest_of((before_end, after_end)) != saved.around_end:
         return None
-    return _CachedVerdict(listing, before_end, after_end, kept.verdict)
+    return _CachedVerdict(listing, before_end, after_end, saved.verdict)
 
 
 def _has_same_files(cached: _CachedVerdict, listing: Listing) -> bool:
@@ -105,7 +105,7 @@ def _only_grew(cached: _CachedVerdict, listing: Listing) -> bool:
     have been changed anywhere.
     """
     end, before = cached.verdict.log_end, cached.listing
-    if not (listing.abort and before.abort and before.says_5x == listing.says_5x):
+    if not (listing.abort and before.abort and before.has_5x_marks == listing.has_5x_marks):
         return False
     full = {file for file in before.log.files if file.base_offset + before.log.file_size <= end}
     if not full <= set(listing.log.files) or listing.log.start != before.log.start:

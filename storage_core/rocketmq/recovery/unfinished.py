@@ -100,7 +100,7 @@ def noted_state(store: StoreState) -> dict[str, Any]:
     listing, checkpoint = store.listing, store.listing.checkpoint
     return {
         "abort": listing.abort,
-        "says_5x": listing.says_5x,
+        "says_5x": listing.has_5x_marks,
         "checkpoint": [getattr(checkpoint, name) for name in Checkpoint.__dataclass_fields__],
         "disk": [[*key, verdict.disk_stop] for key, verdict in store.verdict.queues.items()],
     }
@@ -123,7 +123,7 @@ def as_before(listing: Listing, intent: Mapping[str, Any]) -> Listing:
     if noted is None:
         return listing
     checkpoint = Checkpoint(*noted["checkpoint"])
-    return replace(listing, abort=noted["abort"], says_5x=noted["says_5x"], checkpoint=checkpoint)
+    return replace(listing, abort=noted["abort"], has_5x_marks=noted["says_5x"], checkpoint=checkpoint)
 
 
 def clipped(chain: FileChain, stop: int) -> FileChain:

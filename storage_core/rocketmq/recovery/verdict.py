@@ -12,7 +12,7 @@ from enum import Enum
 
 from storage_core.formats.rocketmq.record_walk import Stop
 from storage_core.rocketmq.recovery.dispatch import QueueTail
-from storage_core.rocketmq.recovery.queue_scan import NOTHING_SEEN, SeenEntries, StaleEntries
+from storage_core.rocketmq.recovery.queue_scan import NOTHING_SCANNED, ScannedEntries, StaleEntries
 from storage_core.store import QueueKey
 
 DEFAULT_ENTRIES_PER_FILE = 300_000
@@ -89,7 +89,7 @@ class Verdict:
     batches: Mapping[QueueKey, BatchTail] = field(default_factory=dict)
     batch_topics: frozenset[str] = frozenset()
     listed_batches: Mapping[QueueKey, int] = field(default_factory=dict)
-    seen: SeenEntries = field(default=NOTHING_SEEN, compare=False, repr=False)
+    seen: ScannedEntries = field(default=NOTHING_SCANNED, compare=False, repr=False)
 
     @property
     def jumps_over_new_fillers(self) -> bool:

@@ -2,7 +2,7 @@
 
 A kept verdict is returned only if nothing has changed: device, inode, length and times of each file, the other state of
 the directory, and the code that found the verdict. Comparing the bytes around its end belongs to `recovery_cache`. A
-verdict file that cannot be read, written or understood is ignored. Source: docs/recovery.md "What is remembered".
+verdict file that cannot be read, written or understood is ignored. Source: docs/recovery.md "What is cached".
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ def load(listing: Listing, rules: Rules | None) -> KeptVerdict | None:
         digest, _, text = (read_whole(path) or b"").partition(b"\n")
         if digest.decode() != _digest(text):
             return None
-        kept = json.loads(text)
-        if kept["files"] != _files(listing, rules):
+        content = json.loads(text)
+        if content["files"] != _files(listing, rules):
             return None
-        return KeptVerdict(_verdict(kept["verdict"]), kept["around_end"])
+        return KeptVerdict(_verdict(content["verdict"]), content["around_end"])
     except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
         return None
 
@@ -69,8 +69,8 @@ def save(listing: Listing, rules: Rules | None, verdict: Verdict, around_end: st
     folder, files = _folder(), _files(listing, rules)
     if folder is None or files is None or not _is_settled(listing):
         return
-    kept = {"files": files, "around_end": around_end, "verdict": _as_json(verdict)}
-    text = json.dumps(kept, separators=(",", ":"), default=_stale_as_json).encode()
+    content = {"files": files, "around_end": around_end, "verdict": _as_json(verdict)}
+    text = json.dumps(content, separators=(",", ":"), default=_stale_as_json).encode()
     if len(text) > LARGEST_FILE:
         return
     with suppress(OSError):
@@ -167,13 +167,13 @@ def _tails_as_json(tails: Mapping[QueueKey, QueueTail]) -> list[list[Any]]:
     return [[*key, *vars(tail).values()] for key, tail in tails.items()]
 
 
-def _verdict(kept: Mapping[str, Any]) -> Verdict:
-    log_start, log_end, reason, entries_per_file, first, stop = kept["log"]
+def _verdict(content: Mapping[str, Any]) -> Verdict:
+    log_start, log_end, reason, entries_per_file, first, stop = content["log"]
     queues = {
         (topic, queue_id): QueueVerdict(
             disk_stop, stop, filler, first, None if head is None else (*head,), last, stale and StaleEntries(*stale)
         )
-        for topic, queue_id, disk_stop, stop, filler, first, head, last, stale in kept["queues"]
+        for topic, queue_id, disk_stop, stop, filler, first, head, last, stale in content["queues"]
     }
     replays = tuple(
         Replay(
@@ -182,11 +182,11 @@ def _verdict(kept: Mapping[str, Any]) -> Verdict:
             {(topic, queue_id): QueueTail(*tail) for topic, queue_id, *tail in tails},
             frozenset((topic, queue_id) for topic, queue_id in void),
         )
-        for start, stop, tails, void in kept["replays"]
+        for start, stop, tails, void in content["replays"]
     )
-    batches = {(topic, queue_id): BatchTail(*tail) for topic, queue_id, *tail in kept["batches"]}
+    batches = {(topic, queue_id): BatchTail(*tail) for topic, queue_id, *tail in content["batches"]}
     return Verdict(
-        Rules(kept["rules"]), log_start, log_end, queues, replays, Stop(reason), entries_per_file, (first, stop),
-        batches, frozenset(kept["batch_topics"]),
-        {(topic, queue_id): address for topic, queue_id, address in kept["listed_batches"]},
+        Rules(content["rules"]), log_start, log_end, queues, replays, Stop(reason), entries_per_file, (first, stop),
+        batches, frozenset(content["batch_topics"]),
+        {(topic, queue_id): address for topic, queue_id, address in content["listed_batches"]},
     )  # fmt: skip

@@ -85,10 +85,10 @@ def set_remembered(listing: Listing) -> list[str]:
         contents = {}
         for name, change in ((offsets_file(root), _moved_groups), (DELAYS, _moved_delays)):
             content = config_to_change(root, name)
-            said = [f"{paths.CONFIG}/{name}: {line}" for line in change(content, moved)]
-            if said:
+            changes = [f"{paths.CONFIG}/{name}: {line}" for line in change(content, moved)]
+            if changes:
                 contents[name] = encode_offsets(content).decode()
-                lines += said
+                lines += changes
         write_json(note_path(root), {"contents": contents})
     finish_moves(root)
     return lines

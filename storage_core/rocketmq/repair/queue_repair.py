@@ -20,7 +20,7 @@ from storage_core.job import JobFolder
 from storage_core.repair.cut_bytes import CutBytes
 from storage_core.rocketmq.disk.commit_log import RecordRun
 from storage_core.rocketmq.disk.tags_code import tags_codes
-from storage_core.rocketmq.recovery.dispatch import asked_entries
+from storage_core.rocketmq.recovery.dispatch import due_entries
 from storage_core.rocketmq.recovery.recovery import dispatched_records
 from storage_core.rocketmq.recovery.verdict import Rules
 from storage_core.rocketmq.verify.kinds import Subject
@@ -83,22 +83,22 @@ def without_beginning(subject: Subject, keys: Iterable[QueueKey]) -> set[QueueKe
     from the filler on omits every message of the log's first file (rocketmq.md 3.3).
     """
     log, verdict = subject.listing.log, subject.verdict
-    wanted = {key for key in keys if _begins_nowhere(subject, key)} if log.start == 0 else set()
+    remaining = {key for key in keys if _has_no_start(subject, key)} if log.start == 0 else set()
     headless: set[QueueKey] = set()
     with OpenFiles() as files:
         for run in dispatched_records(log, files, log.start, verdict.log_end, verdict.rules):
-            if not wanted:
+            if not remaining:
                 break
-            asked = asked_entries(run.messages, verdict.rules is Rules.V5)
-            for number in (number for number, key in enumerate(asked.keys) if key in wanted):
-                offsets = asked.queue_offsets[asked.queue == number]
+            due = due_entries(run.messages, verdict.rules is Rules.V5)
+            for number in (number for number, key in enumerate(due.keys) if key in remaining):
+                offsets = due.queue_offsets[due.queue == number]
                 if len(offsets):
-                    wanted.remove(asked.keys[number])
-                    headless |= {asked.keys[number]} if offsets[0] > 0 else set()
+                    remaining.remove(due.keys[number])
+                    headless |= {due.keys[number]} if offsets[0] > 0 else set()
     return headless
 
 
-def _begins_nowhere(subject: Subject, key: QueueKey) -> bool:
+def _has_no_start(subject: Subject, key: QueueKey) -> bool:
     queue = subject.listing.queues.get(key)
     return queue is None or began_at(subject, queue) < 0
 
@@ -136,15 +136,15 @@ class _Lists:
         self._writer.finish()
 
     def _add(self, run: RecordRun) -> None:
-        asked = asked_entries(run.messages, self._subject.verdict.rules is Rules.V5)
+        due = due_entries(run.messages, self._subject.verdict.rules is Rules.V5)
         codes = tags_codes(run.messages)
-        for number in (number for number, key in enumerate(asked.keys) if key in self._keys):
-            mine = np.flatnonzero(asked.queue == number)
+        for number in (number for number, key in enumerate(due.keys) if key in self._keys):
+            mine = np.flatnonzero(due.queue == number)
             if not len(mine):
                 continue
-            key, rows = asked.keys[number], asked.rows[mine]
+            key, rows = due.keys[number], due.rows[mine]
             if key not in self._next:
-                self._next[key] = self._begin(key, int(asked.queue_offsets[mine[0]]))
+                self._next[key] = self._begin(key, int(due.queue_offsets[mine[0]]))
             entries = encode_entries(run.physical_offsets[rows], run.sizes[rows], codes[rows])
             store_ms = int(run.messages.column("store_ms")[rows[-1]])
             self._writer.write(key, self._next[key], entries, store_ms)

@@ -137,26 +137,26 @@ class Repair:
         mended = False
         for finding in findings:
             if Kind(finding.kind) in LOG:
-                said = log.mend(finding)
-                mended = mended or bool(said)
-                self._say(finding, said)
-        return mended or self._make_anew(subject, findings, cut)
+                outcome = log.mend(finding)
+                mended = mended or bool(outcome)
+                self._record_outcome(finding, outcome)
+        return mended or self._rebuild(subject, findings, cut)
 
     def _files(self, findings: list[Finding], cut: CutBytes) -> bool:
         mended = False
         for finding in findings:
             if Kind(finding.kind) in FILES and finding.repairable:
                 cut.move(os.path.join(self.root, finding.file))
-                self._say(finding, "moved away")
+                self._record_outcome(finding, "moved away")
                 mended = True
         return mended
 
-    def _say(self, finding: Finding, said: str) -> None:
-        self.done.append(f"{placed(finding)}: {finding.kind}: {said or 'not mended'}")
+    def _record_outcome(self, finding: Finding, outcome: str) -> None:
+        self.done.append(f"{placed(finding)}: {finding.kind}: {outcome or 'not mended'}")
 
     # -- queues and index
 
-    def _make_anew(self, subject: Subject, findings: list[Finding], cut: CutBytes) -> bool:
+    def _rebuild(self, subject: Subject, findings: list[Finding], cut: CutBytes) -> bool:
         kinds = {Kind(finding.kind) for finding in findings}
         queues = _queues_of(finding for finding in findings if Kind(finding.kind) in QUEUES)
         settings = self._with_geometry()
@@ -174,8 +174,8 @@ class Repair:
         for key in sorted(queues):
             if key not in again:
                 empty_queue(subject, key, cut)
-            said = "rebuilt with every message in the order of the log" if key in again else "rebuilt from the log"
-            self.done.append(f"{paths.CONSUME_QUEUE}/{key[0]}/{key[1]}: {said}")
+            outcome = "rebuilt with every message in the order of the log" if key in again else "rebuilt from the log"
+            self.done.append(f"{paths.CONSUME_QUEUE}/{key[0]}/{key[1]}: {outcome}")
         self._made |= queues
         if of_index:
             for path in index_paths(self.root):
@@ -209,8 +209,8 @@ class Repair:
             return self.settings
         noted = noted_geometry(self.root)
         with OpenFiles() as files:
-            told = [described(path, files, noted) for path in index_paths(self.root)]
-        geometry = next((file.geometry for file in told if file.entries and not file.flaw), noted)
+            index_files = [described(path, files, noted) for path in index_paths(self.root)]
+        geometry = next((file.geometry for file in index_files if file.entries and not file.flaw), noted)
         return self.settings if geometry is None else replace(self.settings, index=geometry, index_given=True)
 
 

@@ -29,7 +29,7 @@ from storage_core.rocketmq.read.row_filter import LAST_EXT_CODE
 from storage_core.rocketmq.recovery.dispatch import has_entry, queue_keys
 from storage_core.rocketmq.recovery.light_queues import queues_named_by
 from storage_core.rocketmq.recovery.queue_ranges import ServedQueues, served_after
-from storage_core.rocketmq.recovery.queue_scan import NOTHING_SEEN
+from storage_core.rocketmq.recovery.queue_scan import NOTHING_SCANNED
 from storage_core.rocketmq.recovery.recovery import known_magics
 from storage_core.rocketmq.recovery.verdict import QueueVerdict, Rules
 from storage_core.store import QueueKey
@@ -45,7 +45,7 @@ def as_listed(served: ServedQueues) -> ServedQueues:
         key: replace(bounds, stop=bounds.disk_stop, filler=0, first=min(bounds.first, bounds.disk_stop), stale=None)
         for key, bounds in served.verdict.queues.items()
     }
-    verdict = replace(served.verdict, queues=queues, replays=(), batches={}, seen=NOTHING_SEEN)
+    verdict = replace(served.verdict, queues=queues, replays=(), batches={}, seen=NOTHING_SCANNED)
     return served_after(served, served.listing, verdict, set(queues))
 
 
@@ -106,8 +106,8 @@ class Growth:
                 self.waiting[key] = end
             changed: dict[QueueKey, QueueVerdict] = {}
             light = (key for key in listing.queues if key[0].startswith(LIGHT_QUEUE_PREFIX))
-            asked = {*self.waiting, *self.named, *light}
-            for key in asked if found or self.waiting else ():
+            keys = {*self.waiting, *self.named, *light}
+            for key in keys if found or self.waiting else ():
                 listing = self._read_on(listing, key, changed, files)
         if changed:
             self.since = time.monotonic()

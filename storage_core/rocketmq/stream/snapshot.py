@@ -65,19 +65,19 @@ class RocketStreamSnapshot(RocketSnapshot, StreamSnapshot):
         """Uses the sizes in queue entries. Entries that only the log has count as large as the last listed one."""
         queue, bounds = self.served.files_of(key), self.served.verdict.queues.get(key)
         on_disk = 0 if bounds is None else bounds.disk_stop
-        taken, one = 0, 0
+        total, one = 0, 0
         with OpenFiles() as files:
             while start < min(stop, on_disk):
                 last = min(stop, on_disk, start + ENTRIES_AT_ONCE)
                 sizes = np.maximum(queue.entries(files, start, last)["size"].astype(np.int64), 0)
                 one = int(sizes[-1])
-                fit = int(np.searchsorted(np.cumsum(sizes), size - taken, "right"))
-                taken += int(sizes[:fit].sum())
+                fit = int(np.searchsorted(np.cumsum(sizes), size - total, "right"))
+                total += int(sizes[:fit].sum())
                 start += fit
                 if fit < len(sizes):
-                    return start, taken
-        more = min(stop - start, (size - taken) // one if one else stop - start)
-        return start + more, taken + more * one
+                    return start, total
+        more = min(stop - start, (size - total) // one if one else stop - start)
+        return start + more, total + more * one
 
     def seal(self, key: QueueKey, position: int) -> str | None:
         """Address, size and store time of the record before the position, if a queue file lists it."""
@@ -95,14 +95,14 @@ class RocketStreamSnapshot(RocketSnapshot, StreamSnapshot):
 
         For tags, the tags codes of the queue entries are used, as in every read: `growth` waits for whole entries.
         """
-        wanted = {key: span for key, span in ranges.items() if span[1] > span[0]}
-        if not wanted:
+        nonempty = {key: span for key, span in ranges.items() if span[1] > span[0]}
+        if not nonempty:
             return []
         return self.plan(
             replace(
                 request,
-                topics=None, topic_pattern=None, assign=tuple(wanted), start_ms=None, stop_ms=None, use_index=False,
-                start=OffsetBound(EARLIEST, {key: start for key, (start, _) in wanted.items()}),
-                stop=OffsetBound(LATEST, {key: stop for key, (_, stop) in wanted.items()}),
+                topics=None, topic_pattern=None, assign=tuple(nonempty), start_ms=None, stop_ms=None, use_index=False,
+                start=OffsetBound(EARLIEST, {key: start for key, (start, _) in nonempty.items()}),
+                stop=OffsetBound(LATEST, {key: stop for key, (_, stop) in nonempty.items()}),
             )
         )  # fmt: skip

@@ -57,7 +57,7 @@ class RocketTail(Tail):
         if self._last is not None and self._is_unchanged():
             return self._last
         while True:
-            stamps = self._taken()
+            stamps = self._take_stamps()
             jobs = last_jobs(self._root)
             if jobs.intent is not None and self._last is not None:
                 return self._last
@@ -94,7 +94,7 @@ class RocketTail(Tail):
 
     # -- has anything changed?
 
-    def _taken(self) -> list[tuple[str, Stamp]]:
+    def _take_stamps(self) -> list[tuple[str, Stamp]]:
         job = JobFolder(self._root)
         watched = [job.state, job.draft, job.intent, os.path.join(self._root, paths.ABORT), *self._folders,
                    os.path.join(self._root, paths.CONSUME_QUEUE)]  # fmt: skip

@@ -50,11 +50,11 @@ def wrong_batched(subject: Subject) -> Iterator[Finding]:
 def _wrong_types(subject: Subject) -> Iterator[Finding]:
     """Queues in the folder of another type than topics.json states."""
     root, listing = subject.listing.root, subject.listing
-    said = batch_topics(root)
-    others = [(paths.BATCH_CONSUME_QUEUE, key) for key in listing.batch_queues if key[0] not in said]
-    others += [(paths.CONSUME_QUEUE, key) for key in listing.queues if key[0] in said]
+    stated = batch_topics(root)
+    others = [(paths.BATCH_CONSUME_QUEUE, key) for key in listing.batch_queues if key[0] not in stated]
+    others += [(paths.CONSUME_QUEUE, key) for key in listing.queues if key[0] in stated]
     for folder, key in others:
-        reason = "topics.json says that its topic has " + ("batch queues" if key[0] in said else "no batch queues")
+        reason = "topics.json says that its topic has " + ("batch queues" if key[0] in stated else "no batch queues")
         path = os.path.join(root, folder, key[0], str(key[1]))
         yield subject.finding(Kind.QUEUE_TYPE, path, 0, 0, reason, queue=key, repairable=False)
 

@@ -117,15 +117,15 @@ def _chain_findings(
 ) -> list[Finding]:
     findings = []
     if len(broken):
-        said = counted(len(broken), "entry is", "entries are")
-        reason = f"{said} not chained to the one before in the slot, the first is {broken[0]}"
+        text = counted(len(broken), "entry is", "entries are")
+        reason = f"{text} not chained to the one before in the slot, the first is {broken[0]}"
         findings.append(_finding(subject, file, Kind.INDEX_ENTRY, int(broken[0]), 1, reason))
     data = system.pread(files.descriptor(file.path), SLOT.size * file.geometry.slots, HEADER.size)
     held = np.frombuffer(data, ">i4").astype(np.int32)
     wrong = np.flatnonzero(np.where((held < 0) | (held > file.entries), 0, held) != chains.newest[: len(held)])
     if len(wrong):
-        said = counted(len(wrong), "slot does", "slots do")
-        reason = f"{said} not lead to the newest entry, the first is slot {wrong[0]}"
+        text = counted(len(wrong), "slot does", "slots do")
+        reason = f"{text} not lead to the newest entry, the first is slot {wrong[0]}"
         position = HEADER.size + SLOT.size * int(wrong[0])
         findings.append(subject.finding(Kind.INDEX_ENTRY, file.path, position, SLOT.size, reason))
     return findings

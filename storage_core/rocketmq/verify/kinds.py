@@ -115,10 +115,10 @@ class Subject:
         effect: str | None = None, queue: QueueKey | None = None, repairable: bool = True,
     ) -> Finding:  # fmt: skip
         """A finding; `effect` is given if it depends on the place. A finding in a ledger is not repairable."""
-        said = EFFECTS[kind][0 if self.is_4_9 else 1] if effect is None else effect
+        stated_effect = EFFECTS[kind][0 if self.is_4_9 else 1] if effect is None else effect
         name = None if queue is None else f"{queue[0]}/{queue[1]}"
         mends = repairable and not isinstance(self.listing.log, LedgerChain)
-        return Finding(self.name(path), position, length, kind.value, reason, said, mends, name)
+        return Finding(self.name(path), position, length, kind.value, reason, stated_effect, mends, name)
 
     def log_finding(self, kind: Kind, start: int, stop: int, reason: str, effect: str | None = None) -> Finding:
         """A finding at the addresses [start, stop) of the log."""

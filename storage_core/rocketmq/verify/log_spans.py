@@ -24,7 +24,7 @@ from storage_core.rocketmq.disk.commit_log import RecordRun, bad_delays
 from storage_core.rocketmq.disk.log_walk import Gap, LogSpan, SpanWalk
 from storage_core.rocketmq.disk.tags_code import tags_codes
 from storage_core.rocketmq.index.index_files import hashes_of
-from storage_core.rocketmq.recovery.dispatch import AskedEntries, asked_entries
+from storage_core.rocketmq.recovery.dispatch import DueEntries, due_entries
 from storage_core.rocketmq.recovery.verdict import Rules
 from storage_core.rocketmq.verify.index_chains import CheckedIndex
 from storage_core.rocketmq.verify.kinds import Subject
@@ -131,31 +131,31 @@ class _Entries:
         return np.stack((self.owner, self.number, self.physical_offset), axis=1)
 
 
-def checked_span(wanted: Expectations, span: LogSpan, number: int) -> SpanReport:
+def checked_span(expectations: Expectations, span: LogSpan, number: int) -> SpanReport:
     """Checks span `number`, which is between the edges `number` and `number + 1` of queues and index files."""
     report = SpanReport(span)
-    log = wanted.subject.listing.log
+    log = expectations.subject.listing.log
     file = log.file_at(span.start)
     if file is None:
         return report
     with OpenFiles() as files:
-        listed = _queue_entries(wanted, span, number, files)
-        indexed = _index_entries(wanted, span, number, files)
-        seen = span.start
+        listed = _queue_entries(expectations, span, number, files)
+        indexed = _index_entries(expectations, span, number, files)
+        position = span.start
         for item in SpanWalk(log, files, file, span, guesses=listed.physical_offset):
             start = item.start if isinstance(item, Gap) else int(item.physical_offsets[0])
             stop = item.stop if isinstance(item, Gap) else item.end_offset
-            _note_nowhere(report, listed.part(seen, start), indexed.part(seen, start))
-            seen = stop
+            _note_nowhere(report, listed.part(position, start), indexed.part(position, start))
+            position = stop
             entries, puts = listed.part(start, stop), indexed.part(start, stop)
             if isinstance(item, Gap):
                 report.gaps.append(item)
                 _note_nowhere(report, entries, puts)
             else:
-                _check_records(report, wanted, item)
-                _check_queues(report, wanted, item, entries)
-                _check_index(report, wanted, item, puts)
-        _note_nowhere(report, listed.part(seen, span.stop), indexed.part(seen, span.stop))
+                _check_records(report, expectations, item)
+                _check_queues(report, expectations, item, entries)
+                _check_index(report, expectations, item, puts)
+        _note_nowhere(report, listed.part(position, span.stop), indexed.part(position, span.stop))
     return report
 
 
@@ -170,7 +170,7 @@ def _note_nowhere(report: SpanReport, entries: _Entries, puts: _Entries) -> None
 # -- records
 
 
-def _check_records(report: SpanReport, wanted: Expectations, run: RecordRun) -> None:
+def _check_records(report: SpanReport, expectations: Expectations, run: RecordRun) -> None:
     messages, addresses = run.messages, run.physical_offsets
     report.records += len(messages)
     report.last_end = run.end_offset
@@ -182,7 +182,7 @@ def _check_records(report: SpanReport, wanted: Expectations, run: RecordRun) -> 
         report.bad_delays.append((int(addresses[row]), int(run.sizes[row])))
     for row in np.flatnonzero(messages.wrong_ports()).tolist():
         report.bad_ports.append((int(addresses[row]), int(run.sizes[row])))
-    after = (addresses >= wanted.subject.verdict.log_end) & ~wrong
+    after = (addresses >= expectations.subject.verdict.log_end) & ~wrong
     report.after_end += int(after.sum())
     report.after_end_bytes += int(run.sizes[after].sum())
 
@@ -190,9 +190,9 @@ def _check_records(report: SpanReport, wanted: Expectations, run: RecordRun) -> 
 # -- queues
 
 
-def _queue_entries(wanted: Expectations, span: LogSpan, number: int, files: OpenFiles) -> _Entries:
+def _queue_entries(expectations: Expectations, span: LogSpan, number: int, files: OpenFiles) -> _Entries:
     parts = []
-    for owner, checked in enumerate(wanted.queues):
+    for owner, checked in enumerate(expectations.queues):
         start, stop = checked.bounds[number : number + 2].tolist()
         if start >= stop:
             continue
@@ -223,45 +223,45 @@ def _rows_of(entries: _Entries, addresses: Positions) -> tuple[npt.NDArray[np.in
     return rows, addresses[rows] == entries.physical_offset
 
 
-def _check_queues(report: SpanReport, wanted: Expectations, run: RecordRun, entries: _Entries) -> None:
+def _check_queues(report: SpanReport, expectations: Expectations, run: RecordRun, entries: _Entries) -> None:
     messages, addresses = run.messages, run.physical_offsets
-    asked = asked_entries(messages, wanted.subject.verdict.rules is Rules.V5)
-    owners = np.array([wanted.numbers.get(key, -1) for key in asked.keys], np.int64)[asked.queue]
+    due = due_entries(messages, expectations.subject.verdict.rules is Rules.V5)
+    owners = np.array([expectations.numbers.get(key, -1) for key in due.keys], np.int64)[due.queue]
     rows, there = _rows_of(entries, addresses)
     _note(report.wrong_entries, entries, ~there, "no record begins where it points")
     _note(report.wrong_entries, entries, there & (entries.size != run.sizes[rows]), "its size is not the record's")
-    is_own, listed = _paired(asked, owners, entries, rows, there)
+    is_own, listed = _paired(due, owners, entries, rows, there)
     strange = there & ~is_own
     if strange.any():
-        strange[strange] = ~_dispatched_to(wanted, messages, entries, rows, np.flatnonzero(strange))
+        strange[strange] = ~_dispatched_to(expectations, messages, entries, rows, np.flatnonzero(strange))
         _note(report.wrong_entries, entries, strange, "the record there belongs to another queue, or to none")
     _check_tags(report, run, entries, rows, is_own)
-    ends = (addresses + run.sizes)[asked.rows]
-    due = np.where(asked.named, ends <= wanted.named_to, ends <= wanted.listed_to)
-    missing = due & ~listed
-    if wanted.unlisted_topics and missing.any():
-        missing &= np.array([key[0] not in wanted.unlisted_topics for key in asked.keys], bool)[asked.queue]
+    ends = (addresses + run.sizes)[due.rows]
+    must_exist = np.where(due.named, ends <= expectations.named_to, ends <= expectations.listed_to)
+    missing = must_exist & ~listed
+    if expectations.unlisted_topics and missing.any():
+        missing &= np.array([key[0] not in expectations.unlisted_topics for key in due.keys], bool)[due.queue]
     if missing.any():
-        report.unlisted += _unlisted_runs(run, asked, np.flatnonzero(missing))
+        report.unlisted += _unlisted_runs(run, due, np.flatnonzero(missing))
 
 
 def _paired(
-    asked: AskedEntries, owners: npt.NDArray[np.int64], entries: _Entries, rows: npt.NDArray[np.intp], there: Mask
+    due: DueEntries, owners: npt.NDArray[np.int64], entries: _Entries, rows: npt.NDArray[np.intp], there: Mask
 ) -> tuple[Mask, Mask]:
-    """Which entries are called for by their records, and which `asked` entries, of queues number `owners`, exist.
+    """Which entries are called for by their records, and which `due` entries, of queues number `owners`, exist.
 
     `rows` are the records that the entries point to, if one is `there`.
     """
-    if asked.named.any():
-        expected, actual = asked.rows << 32 | owners, rows << 32 | entries.owner
+    if due.named.any():
+        expected, actual = due.rows << 32 | owners, rows << 32 | entries.owner
         is_own = there & _among(actual, expected)
         return is_own, _among(expected, actual[is_own])
-    count = 1 + max(int(asked.rows[-1]) if len(asked.rows) else 0, int(rows.max(initial=0)))
+    count = 1 + max(int(due.rows[-1]) if len(due.rows) else 0, int(rows.max(initial=0)))
     own, listed = np.full(count, -1, np.int64), np.zeros(count, bool)
-    own[asked.rows] = owners
+    own[due.rows] = owners
     is_own = there & (own[rows] == entries.owner)
     listed[rows[is_own]] = True
-    return is_own, listed[asked.rows]
+    return is_own, listed[due.rows]
 
 
 def _check_tags(report: SpanReport, run: RecordRun, entries: _Entries, rows: npt.NDArray[np.intp], own: Mask) -> None:
@@ -273,7 +273,7 @@ def _check_tags(report: SpanReport, run: RecordRun, entries: _Entries, rows: npt
 
 
 def _dispatched_to(
-    wanted: Expectations, messages: Messages, entries: _Entries, rows: npt.NDArray[np.intp], strange: Positions
+    expectations: Expectations, messages: Messages, entries: _Entries, rows: npt.NDArray[np.intp], strange: Positions
 ) -> Mask:
     """Which of the strange entries belong to queues that their record names itself (rocketmq.md 3.8)."""
     named = messages.property_column().values(MULTI_DISPATCH)
@@ -283,7 +283,7 @@ def _dispatched_to(
     for owner in np.unique(owners).tolist():
         at = np.flatnonzero(owners == owner)
         texts = listed.take(as_array(rows[strange[at]]))
-        found[at] = as_mask(pc.match_substring(texts, f",{wanted.queues[owner].key[0]},"))
+        found[at] = as_mask(pc.match_substring(texts, f",{expectations.queues[owner].key[0]},"))
     return found
 
 
@@ -294,40 +294,40 @@ def _note(target: list[WrongEntry], entries: _Entries, rows: Mask, reason: str) 
         target += [WrongEntry(owner, number, address, reason) for owner, number, address in found]
 
 
-def _unlisted_runs(run: RecordRun, asked: AskedEntries, missing: Positions) -> list[Run]:
+def _unlisted_runs(run: RecordRun, due: DueEntries, missing: Positions) -> list[Run]:
     runs = []
-    kind = asked.queue[missing] << 1 | asked.named[missing]
+    kind = due.queue[missing] << 1 | due.named[missing]
     for number in np.unique(kind).tolist():
         entries = missing[kind == number]
-        offsets, rows = asked.queue_offsets[entries], asked.rows[entries]
+        offsets, rows = due.queue_offsets[entries], due.rows[entries]
         cuts = np.flatnonzero(np.diff(offsets) != 1) + 1
         for part, numbers in zip(np.split(rows, cuts), np.split(offsets, cuts), strict=True):
             start, stop = int(run.physical_offsets[part[0]]), int(run.physical_offsets[part[-1]] + run.sizes[part[-1]])
             first, last = int(numbers[0]), int(numbers[-1])
-            runs.append(Run(asked.keys[number >> 1], first, last + 1, start, stop, len(part), bool(number & 1)))
+            runs.append(Run(due.keys[number >> 1], first, last + 1, start, stop, len(part), bool(number & 1)))
     return runs
 
 
 # -- the index
 
 
-def _index_entries(wanted: Expectations, span: LogSpan, number: int, files: OpenFiles) -> _Entries:
+def _index_entries(expectations: Expectations, span: LogSpan, number: int, files: OpenFiles) -> _Entries:
     parts = []
-    for owner, index in enumerate(wanted.indexes):
+    for owner, index in enumerate(expectations.indexes):
         start, stop = index.bounds[number : number + 2].tolist()
         if start < stop:
             parts.append((np.full(stop - start, owner), np.arange(start, stop), index.entries(files, start, stop)))
     return _by_address(parts, span, "key_hash")
 
 
-def _check_index(report: SpanReport, wanted: Expectations, run: RecordRun, entries: _Entries) -> None:
+def _check_index(report: SpanReport, expectations: Expectations, run: RecordRun, entries: _Entries) -> None:
     messages, addresses = run.messages, run.physical_offsets
     hashes, owners = hashes_of(messages)
     indexed = messages.column("sys_flag") & TRANSACTION_MASK != ROLLBACK
-    due = (indexed & (addresses < wanted.indexed_to))[owners]
+    due = (indexed & (addresses < expectations.indexed_to))[owners]
     with_keys = _distinct(owners[due], len(messages))
     report.with_keys += len(with_keys)
-    if not wanted.indexes:
+    if not expectations.indexes:
         return
     rows, there = _rows_of(entries, addresses)
     _note(report.wrong_index, entries, ~there, "no record begins where it points")

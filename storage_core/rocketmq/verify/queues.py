@@ -20,7 +20,7 @@ from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE, QUEUE_ENTRY
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 from storage_core.rocketmq.disk.record_reader import record_at
 from storage_core.rocketmq.disk.tags_code import tags_codes
-from storage_core.rocketmq.recovery.dispatch import asked_entries
+from storage_core.rocketmq.recovery.dispatch import due_entries
 from storage_core.rocketmq.recovery.verdict import Rules
 from storage_core.rocketmq.verify.kinds import Kind, Subject
 from storage_core.store import QueueKey
@@ -94,10 +94,10 @@ def began_at(subject: Subject, queue: ConsumeQueue) -> int:
         record = record_at(subject.listing.log, files, address, subject.verdict.log_end)
         if record is None:
             return -1
-        asked = asked_entries(record, subject.verdict.rules is Rules.V5)
-        begun = [asked.keys[number] for number in asked.queue[asked.queue_offsets == 0].tolist()]
-        told = int(record.column("total_size")[0]), int(tags_codes(record)[0])
-    fits = (queue.topic, queue.queue_id) in begun and (int(entry["size"][0]), int(entry["tags_code"][0])) == told
+        due = due_entries(record, subject.verdict.rules is Rules.V5)
+        started = [due.keys[number] for number in due.queue[due.queue_offsets == 0].tolist()]
+        stated = int(record.column("total_size")[0]), int(tags_codes(record)[0])
+    fits = (queue.topic, queue.queue_id) in started and (int(entry["size"][0]), int(entry["tags_code"][0])) == stated
     return address if fits else -1
 
 
@@ -186,9 +186,9 @@ def entry_finding(
     position = first * QUEUE_ENTRY.size
     path = queue.chain.name_of(position)
     inside = position % max(queue.chain.file_size, QUEUE_ENTRY.size)
-    said = f"queue offset {first}" if count == 1 else f"queue offsets {first} to {first + count - 1}"
+    place = f"queue offset {first}" if count == 1 else f"queue offsets {first} to {first + count - 1}"
     key = (queue.topic, queue.queue_id)
-    return subject.finding(kind, path, inside, count * QUEUE_ENTRY.size, f"{said}: {reason}", effect, key)
+    return subject.finding(kind, path, inside, count * QUEUE_ENTRY.size, f"{place}: {reason}", effect, key)
 
 
 def _blank_files(subject: Subject, queue: ConsumeQueue, stop: int) -> Iterator[Finding]:

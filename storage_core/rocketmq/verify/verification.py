@@ -67,7 +67,7 @@ class _Verification:
     with_keys: int = 0
     after_end: int = 0
     after_end_bytes: int = 0
-    told_gaps: list[tuple[int, int]] = field(default_factory=list)
+    reported_gaps: list[tuple[int, int]] = field(default_factory=list)
     unlisted: dict[QueueKey, list[Run]] = field(default_factory=dict)
     unindexed: list[Run] = field(default_factory=list)
     last_is_indexed: bool = True
@@ -96,9 +96,9 @@ class _Verification:
             for found, index in checked_indexes(self.subject, self.edges):
                 yield from found
                 self.indexes += [index] if index is not None else []
-            wanted = self._expectations()
+            expectations = self._expectations()
             done, total = 0, sum(file.size for file in listing.log.files)
-            tasks = (lambda n=n, s=s: checked_span(wanted, s, n) for n, s in enumerate(self.spans))
+            tasks = (lambda n=n, s=s: checked_span(expectations, s, n) for n, s in enumerate(self.spans))
             for report in _in_order(pool, tasks):
                 yield from self._of_span(report)
                 done += report.span.stop - report.span.start
@@ -177,7 +177,7 @@ class _Verification:
         return head == (end - gap.start).to_bytes(4, "big") + MAGIC_BLANK.to_bytes(4, "big")
 
     def _gap_finding(self, gap: Gap) -> Finding:
-        self.told_gaps.append((gap.start, gap.stop))
+        self.reported_gaps.append((gap.start, gap.stop))
         reason = {
             Stop.END: "zeros, and records after them",
             Stop.BLANK: "a blank record that does not reach the end of its file, and records after it",
@@ -207,8 +207,8 @@ class _Verification:
         yield from self._end_of_log()
         if self.after_end:
             end = subject.verdict.log_end
-            said = counted(self.after_end, "intact record")
-            reason = f"{said} after the end of the log, which is at {end}"
+            text = counted(self.after_end, "intact record")
+            reason = f"{text} after the end of the log, which is at {end}"
             yield subject.log_finding(Kind.AFTER_END, end, end + self.after_end_bytes, reason)
         yield from self._pointing_nowhere()
         yield from self._unlisted()
@@ -242,7 +242,7 @@ class _Verification:
         """Findings about entries that point past the end of the log, or after a blank record; entries that point into
         a gap are reported with it.
         """
-        gaps = np.array(sorted(self.told_gaps), np.int64).reshape(-1, 2)
+        gaps = np.array(sorted(self.reported_gaps), np.int64).reshape(-1, 2)
         grouped: dict[tuple[bool, int, bool], list[tuple[int, int]]] = {}
         for of_queue, owner, number, physical_offset in self.past_end:
             at = int(np.searchsorted(gaps[:, 0], physical_offset, "right")) - 1
@@ -271,20 +271,20 @@ class _Verification:
             for run in runs:
                 if run.stop_address <= began:
                     continue  # of a deleted queue of the same name
-                if checked is not None and _is_told(checked, self.wrong_numbers.get(key, []), run):
+                if checked is not None and _is_reported(checked, self.wrong_numbers.get(key, []), run):
                     continue
                 if checked is not None and run.named and _is_ignored(checked, run):
                     continue
                 will = int(np.searchsorted(again, run.stop_address)) - int(np.searchsorted(again, run.start_address))
                 effect = LISTS_AGAIN if will >= run.count else None
-                said = counted(run.count, "message is", "messages are") + " in no queue file"
+                reason = counted(run.count, "message is", "messages are") + " in no queue file"
                 if checked is not None and checked.queue.chain.files:
                     count = run.stop - run.first
-                    yield entry_finding(self.subject, checked.queue, Kind.UNLISTED, run.first, count, said, effect)
+                    yield entry_finding(self.subject, checked.queue, Kind.UNLISTED, run.first, count, reason, effect)
                 else:
                     folder = os.path.join(self.subject.listing.root, paths.CONSUME_QUEUE, key[0], str(key[1]))
-                    said = f"queue offsets {run.first} to {run.stop - 1}: {said}"
-                    yield self.subject.finding(Kind.UNLISTED, folder, 0, 0, said, effect, key)
+                    reason = f"queue offsets {run.first} to {run.stop - 1}: {reason}"
+                    yield self.subject.finding(Kind.UNLISTED, folder, 0, 0, reason, effect, key)
 
     def _listed_again(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """Addresses of the records that the next broker start lists, ascending."""
@@ -298,8 +298,8 @@ class _Verification:
         folder = os.path.join(self.subject.listing.root, paths.INDEX)
         if not self.indexes:
             if self.with_keys:
-                said = counted(self.with_keys, "message has", "messages have")
-                reason = f"no index file can be used, and {said} a key or an id"
+                text = counted(self.with_keys, "message has", "messages have")
+                reason = f"no index file can be used, and {text} a key or an id"
                 yield self.subject.finding(Kind.INDEX_LOST, folder, 0, 0, reason)
             return
         for run in self.unindexed:
@@ -317,7 +317,7 @@ class _Verification:
         self.last_is_indexed = run is None or not run.closes
 
 
-def _is_told(checked: CheckedQueue, wrong: list[int], run: Run) -> bool:
+def _is_reported(checked: CheckedQueue, wrong: list[int], run: Run) -> bool:
     """Whether the entries that a run of messages lacks have already been reported as missing or wrong."""
     files = checked.queue.chain.files
     size = checked.queue.chain.file_size

@@ -140,8 +140,8 @@ def _entries(file: IndexFile, name: str, files: OpenFiles) -> Iterator[pa.Record
     for first in range(1, file.entries + 1, ENTRIES_AT_ONCE):
         count = min(ENTRIES_AT_ONCE, file.entries + 1 - first)
         position = int(file.geometry.entry_positions(np.array([first]))[0])
-        got = system.pread_into(descriptor, buffer[: count * ENTRY.size].data, position)
-        entries = ENTRY.all(buffer[:got])
+        size = system.pread_into(descriptor, buffer[: count * ENTRY.size].data, position)
+        entries = ENTRY.all(buffer[:size])
         hashes = entries["key_hash"].astype(np.int32)
         seconds: npt.NDArray[np.int64] = entries["seconds"].astype(np.int64)
         if first == 1 and len(seconds):

@@ -38,14 +38,14 @@ def store_state(snapshot: RocketSnapshot, unfinished_write: bool) -> StoreState:
         cut_offset=verdict.log_end if cut else None,
         unfinished_write=unfinished_write,
         delay_offsets=delayed_to,
-        due_ms=dict(_due(listing, snapshot, delayed_to)),
+        due_ms=dict(_due_times(listing, snapshot, delayed_to)),
         repairable=(bool(cut) and not replicated)
         or any(finding.repairable for finding in wrong_files(Subject(listing, verdict))),
         replicated=replicated,
     )
 
 
-def _due(
+def _due_times(
     listing: Listing, snapshot: RocketSnapshot, delayed_to: Mapping[int, int]
 ) -> Iterator[tuple[int, tuple[int, int]]]:
     """By delay level, the due times of the first and the last pending message.

@@ -202,15 +202,15 @@ class Course:
         yield from walked.chunks
 
     def _walk(self, walked: Walked) -> Iterator[Chunk]:
-        kept: list[Chunk] | None = [] if self._plan.rows <= KEPT_COUNT else None
+        chunks: list[Chunk] | None = [] if self._plan.rows <= KEPT_COUNT else None
         for part in self._plan.parts:
             for chunk in self._part(part):
-                if kept is not None:
-                    kept.append(chunk)
+                if chunks is not None:
+                    chunks.append(chunk)
                 yield chunk
-        if kept is not None:
+        if chunks is not None:
             walked.keys, walked.firsts, walked.next_queue_offsets = self.keys, self.firsts, self.next_queue_offsets
-            walked.chunks = tuple(kept)
+            walked.chunks = tuple(chunks)
 
     def _part(self, part: StagedPart) -> Iterator[Chunk]:
         names = {file.name.rpartition(".")[2]: os.path.join(self._folder, file.name) for file in part.files}
@@ -254,7 +254,7 @@ class Course:
         physical_offsets, offsets = (own[name].astype(np.int64) for name in ("physical_offset", "queue_offset"))
         placed = preserved_placement(physical_offsets, staged.sizes, self.stop, self._plan.ends.log_file_size)
         ends = placed.physical_offsets + staged.sizes
-        listed, queue, asked, rows = has_entry(staged.sys_flags), staged.queue, offsets, None
+        listed, queue, requested, rows = has_entry(staged.sys_flags), staged.queue, offsets, None
         if len(named[0]):
             # In log order, each record's own queue first, as a dispatcher proceeds.
             own_rows = np.flatnonzero(listed)
@@ -262,10 +262,10 @@ class Course:
             order = np.argsort(rows, kind="stable")
             rows = rows[order]
             queue = np.concatenate((queue[own_rows], named[1]))[order]
-            asked = np.concatenate((offsets[own_rows], named[2]))[order]
+            requested = np.concatenate((offsets[own_rows], named[2]))[order]
             listed, ends = np.ones(len(rows), bool), ends[rows]
         before = self.next_queue_offsets
-        numbering = number_preserved(queue, listed, asked, ends, before, self.firsts)
+        numbering = number_preserved(queue, listed, requested, ends, before, self.firsts)
         chunk = self._chunk(staged, placed, own["store_ms"].astype(np.int64), before)
         return replace(chunk, preserved=(numbering, offsets), entry_rows=rows)
 

@@ -64,7 +64,7 @@ def check_columns(names: list[str], settings: WriteSettings) -> None:
         raise OptionError("topic", settings.topic, "excludes preserve=true, which keeps each record's topic")
 
 
-class Given:
+class GivenColumns:
     """The columns of one batch under their native names. `first_row` is the number of its first row in the task.
 
     `nulls` counts the properties that are left out because their name or value is null.
@@ -212,7 +212,7 @@ class Message:
     tags: pa.StringArray
 
 
-def checked(given: Given, settings: WriteSettings) -> Message:
+def checked(given: GivenColumns, settings: WriteSettings) -> Message:
     """Checks topics, bodies and properties by RocketMQ's rules. Raises RowError for the first row that breaks one."""
     topics = given.topics() if settings.topic is None else _all_of(settings.topic, given.count)
     check_topics(given, topics)
@@ -233,7 +233,7 @@ def checked(given: Given, settings: WriteSettings) -> Message:
     return Message(topics, bodies, pairs, key, tags)
 
 
-def _refuse_negative(given: Given, name: str) -> None:
+def _refuse_negative(given: GivenColumns, name: str) -> None:
     if not given.has(name):
         return
     numbers = given.numbers(name, pa.int32(), 0)
@@ -254,7 +254,7 @@ def _all_of(topic: str, count: int) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(as_array(np.zeros(count, np.int32)), text_array([topic]))
 
 
-def check_topics(given: Given, topics: pa.DictionaryArray) -> None:
+def check_topics(given: GivenColumns, topics: pa.DictionaryArray) -> None:
     """Refuses topics that a broker would refuse."""
     for number, topic in enumerate(topics.dictionary.to_pylist()):
         rule = _topic_rule(topic)
@@ -275,7 +275,7 @@ def _topic_rule(topic: str) -> str:
     return ""
 
 
-def check_bodies(given: Given, bodies: pa.BinaryArray) -> None:
+def check_bodies(given: GivenColumns, bodies: pa.BinaryArray) -> None:
     """Refuses null and empty bodies: producers refuse them, and a 4.9.3 push consumer gets stuck on one."""
     if bodies.null_count:
         raise given.error("body", _first(bodies.is_null()), "null", "every message needs a body")
@@ -284,7 +284,7 @@ def check_bodies(given: Given, bodies: pa.BinaryArray) -> None:
         raise given.error("body", int(empty.argmax()), "empty", "RocketMQ's producers refuse an empty body")
 
 
-def _check_pairs(given: Given, pairs: PairColumn) -> None:
+def _check_pairs(given: GivenColumns, pairs: PairColumn) -> None:
     rows = pairs.rows
     for name in REFUSED_PROPERTIES:
         at = np.flatnonzero(pairs.named(name))
@@ -301,7 +301,7 @@ def _check_pairs(given: Given, pairs: PairColumn) -> None:
 
 
 def _refuse_controls(
-    given: Given, texts: pa.StringArray, names: pa.StringArray | str, rows: npt.NDArray[np.int32] | None = None
+    given: GivenColumns, texts: pa.StringArray, names: pa.StringArray | str, rows: npt.NDArray[np.int32] | None = None
 ) -> None:
     """Refuses texts that contain the bytes 0x01 or 0x02.
 
@@ -321,7 +321,7 @@ def _first(found: pa.BooleanArray) -> int:
     return int(as_mask(found).argmax())
 
 
-def need_values(given: Given, names: Mapping[str, str]) -> None:
+def need_values(given: GivenColumns, names: Mapping[str, str]) -> None:
     """Refuses nulls in the columns that `preserve` needs."""
     for name, why in names.items():
         missing = np.flatnonzero(~given.valid(name))
@@ -329,7 +329,7 @@ def need_values(given: Given, names: Mapping[str, str]) -> None:
             raise given.error(name, missing[0], "null", why)
 
 
-def check_folder_names(given: Given, topics: pa.DictionaryArray) -> None:
+def check_folder_names(given: GivenColumns, topics: pa.DictionaryArray) -> None:
     """Refuses topics that cannot be the name of a folder, the only requirement of `preserve` for a topic."""
     for number, topic in enumerate(topics.dictionary.to_pylist()):
         if topic in ("", ".", "..") or "/" in topic or "\0" in topic or len(topic.encode()) > MAX_FOLDER_NAME:

@@ -166,7 +166,7 @@ def begin(
         with locked(root, settings.lock_timeout_s):
             finish_pending(root, settings)
     else:
-        _look_for_broker(root)
+        _refuse_running_broker(root)
     log = find_log(root, folders)
     refuse_ledger(root, log)
     size = log.file_size or settings.log_file_size
@@ -190,7 +190,7 @@ def locked(root: str, timeout_s: float) -> ExitStack:
         return stack.pop_all()
 
 
-def _look_for_broker(root: str) -> None:
+def _refuse_running_broker(root: str) -> None:
     """Refuses a store that a broker holds, before any row is staged.
 
     While another writer of mqstore holds the writers' lock, the broker's lock belongs to that writer too, and testing

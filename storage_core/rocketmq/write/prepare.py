@@ -181,7 +181,7 @@ def prepare(
         if visited and plan.index_from is None:
             plan = replace(plan, index_from=ends.log_start - 1)
     new = f"{NEW}-{uuid.uuid4().hex[:12]}" if visited else NEW
-    return _Room(root, plan, store, settings.queues, changes, new).made()
+    return _Reservation(root, plan, store, settings.queues, changes, new).made()
 
 
 def _with_index(root: str, plan: Plan, store: StoreState | None) -> Plan:
@@ -201,7 +201,7 @@ def _with_index(root: str, plan: Plan, store: StoreState | None) -> Plan:
     return replace(plan, index_name=os.path.basename(path), index_header=header, index_from=last_indexed)
 
 
-class _Room:
+class _Reservation:
     """Walks over a job once, only counting, then makes the files and reserves the space that it needs."""
 
     def __init__(
@@ -247,12 +247,12 @@ class _Room:
         )
 
     def _queue_ids(self) -> dict[str, int]:
-        wanted, known = dict[str, int](), known_queues(self._root)
+        counts, known = dict[str, int](), known_queues(self._root)
         for part in self._plan.parts:
             for topic, queue_id in part.detail["queues"]:
                 least = known.get(topic, self._queues)
-                wanted[topic] = max(wanted.get(topic, least), queue_id + 1)
-        return wanted
+                counts[topic] = max(counts.get(topic, least), queue_id + 1)
+        return counts
 
     def _log_room(self, stop: int) -> None:
         ends = self._plan.ends

@@ -21,7 +21,7 @@ from storage_core.files import system
 from storage_core.files.open_files import OpenFiles
 from storage_core.files.small_file import read_start, write_whole
 from storage_core.files.sparse_write import move_file
-from storage_core.files.threads import both, one_behind
+from storage_core.files.threads import both, overlapped
 from storage_core.formats.layout import Bytes
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.checkpoint import FILE_SIZE, decode_checkpoint, encode_times
@@ -65,8 +65,8 @@ class Publisher:
         else:
             self.write_log()
             self._write_queues()
-        for wanted in (_is_log, _is_queue, _is_any):
-            self._rename_new(wanted)
+        for predicate in (_is_log, _is_queue, _is_any):
+            self._rename_new(predicate)
         self._merge_topics()
         for folder in sorted(self._folders):
             system.sync_folder(folder)
@@ -108,7 +108,7 @@ class Publisher:
         descriptors: dict[str, int] = {}
         try:
             if self._is_large:
-                one_behind(self._pieces(course, staged), partial(self._write_at, descriptors))
+                overlapped(self._pieces(course, staged), partial(self._write_at, descriptors))
             else:
                 for piece in self._pieces(course, staged):
                     self._write_at(descriptors, piece)
@@ -275,10 +275,10 @@ class Publisher:
         make_file(staged, length)
         return staged
 
-    def _rename_new(self, wanted: Callable[[str], bool]) -> None:
+    def _rename_new(self, predicate: Callable[[str], bool]) -> None:
         for target, (name, _) in self._plan.files.items():
             path, staged = os.path.join(self._root, target), os.path.join(self._staging, name)
-            if wanted(target) and system.exists(staged):
+            if predicate(target) and system.exists(staged):
                 folder = os.path.dirname(path)
                 self._note_folders(folder)
                 system.make_folder(folder)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_core.files import system
-from storage_core.files.open_files import most_kept_open
+from storage_core.files.open_files import most_open_files
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY, filler_entries
 from storage_core.store import QueueKey
@@ -42,7 +42,7 @@ class QueueWriter:
     def __init__(self, entries: int, resolve: Callable[[str], str]) -> None:
         self._entries, self._resolve = entries, resolve
         self._open: dict[str, int] = {}
-        self._most_kept_open = most_kept_open()
+        self._most_open_files = most_open_files()
         self._times: dict[str, int] = {}
 
     def write(self, key: QueueKey, first: int, entries: npt.NDArray[Any], store_ms: int) -> None:
@@ -75,7 +75,7 @@ class QueueWriter:
 
     def _descriptor(self, path: str) -> int:
         if path not in self._open:
-            while len(self._open) >= self._most_kept_open:
+            while len(self._open) >= self._most_open_files:
                 self._close(next(iter(self._open)))
             self._open[path] = system.open_write(path)
         return self._open[path]

@@ -112,14 +112,14 @@ def _replanned(root: str, plan: Plan) -> Plan:
     except BaseException as error:
         changes.undo()
         if plan.preserve and isinstance(error, MqStoreError):
-            raise _taken(root, error) from error
+            raise _addresses_taken(root, error) from error
         if isinstance(error, OSError | MqStoreError):
             raise not_finished(root, error) from error
         raise
     return found
 
 
-def _taken(root: str, error: MqStoreError) -> MqStoreError:
+def _addresses_taken(root: str, error: MqStoreError) -> MqStoreError:
     """The error for a preserved job that can never be finished, because a broker has taken its addresses."""
     return MqStoreError(
         f"{root}: an earlier write with preserve=true is committed and can not be finished, as a broker wrote to the "
@@ -139,8 +139,8 @@ def _after_visit(root: str, plan: Plan, changes: Changes) -> Plan:
     if plan.ends.index is not None:
         drop_index(root, plan, changes)
     made = prepare(root, settings, plan.job, parts, changes, visited=True)
-    wanted = {topic: max(count, made.queue_ids.get(topic, 0)) for topic, count in plan.queue_ids.items()}
-    return replace(made, queue_ids={**made.queue_ids, **wanted}, in_log=False)
+    queue_ids = {topic: max(count, made.queue_ids.get(topic, 0)) for topic, count in plan.queue_ids.items()}
+    return replace(made, queue_ids={**made.queue_ids, **queue_ids}, in_log=False)
 
 
 def stage_missing(root: str, plan: Plan, store: StoreState) -> list[StagedPart]:
@@ -155,14 +155,14 @@ def stage_missing(root: str, plan: Plan, store: StoreState) -> list[StagedPart]:
             for kind in (*KINDS, *(("preserved",) if plan.preserve else ()))
         }
         for chunk in course:
-            kept = _missing(root, plan, chunk, store, listed, files[RECORDS])
-            if not kept.any():
+            missing = _missing(root, plan, chunk, store, listed, files[RECORDS])
+            if not missing.any():
                 continue
-            first = int(chunk.physical_offsets[kept][0]) if first is None else first
-            rows += int(kept.sum())
-            keys = [course.keys[number] for number in chunk.queue[kept].tolist()]
+            first = int(chunk.physical_offsets[missing][0]) if first is None else first
+            rows += int(missing.sum())
+            keys = [course.keys[number] for number in chunk.queue[missing].tolist()]
             queues = np.fromiter((numbers.setdefault(key, len(numbers)) for key in keys), np.int32, len(keys))
-            _append(files, chunk, kept, queues)
+            _append(files, chunk, missing, queues)
         for file in files.values():
             file.finish()
     system.sync_folder(staging)
@@ -189,17 +189,17 @@ def _missing(
     root: str, plan: Plan, chunk: Chunk, store: StoreState, listed: Positions, target: AppendFile
 ) -> npt.NDArray[np.bool_]:
     """Which of the chunk's records are not served; their bytes are appended to `target`."""
-    wanted = np.isin(chunk.physical_offsets, listed) | ~has_entry(chunk.sys_flags)
-    wanted &= chunk.physical_offsets + chunk.sizes <= store.verdict.log_end
+    served = np.isin(chunk.physical_offsets, listed) | ~has_entry(chunk.sys_flags)
+    served &= chunk.physical_offsets + chunk.sizes <= store.verdict.log_end
     staging = JobFolder(root).staging(plan.job)
     source = _placed(root, plan, chunk) if plan.in_log else patched(plan, staging, chunk, Buffers())
     for first, last, data in source:
         sizes = chunk.sizes[first:last]
-        wanted[first:last] &= _there(store.listing.log, int(chunk.physical_offsets[first]), data, sizes)
+        served[first:last] &= _there(store.listing.log, int(chunk.physical_offsets[first]), data, sizes)
         stops = np.cumsum(sizes)
-        for row in np.flatnonzero(~wanted[first:last]).tolist():
+        for row in np.flatnonzero(~served[first:last]).tolist():
             target.append(data[int(stops[row] - sizes[row]) : int(stops[row])].tobytes())
-    return ~wanted
+    return ~served
 
 
 def _placed(root: str, plan: Plan, chunk: Chunk) -> Iterator[tuple[int, int, Bytes]]:
@@ -218,49 +218,49 @@ def _placed(root: str, plan: Plan, chunk: Chunk) -> Iterator[tuple[int, int, Byt
             path = os.path.join(staging, new[path])
         length = int(chunk.sizes[first:last].sum())
         data = np.frombuffer(read_at(path, length, physical_offset - base), np.uint8)
-        wanted, at = chunk.physical_offsets[first:last], starts[first:last] - starts[first]
-        if len(data) < length or not np.array_equal(own_addresses(data, at), wanted):
+        expected, at = chunk.physical_offsets[first:last], starts[first:last] - starts[first]
+        if len(data) < length or not np.array_equal(own_addresses(data, at), expected):
             raise MqStoreError(f"{path}: the records that the job {plan.job} wrote at {physical_offset} are gone")
         yield first, last, data
 
 
-def _there(log: FileChain, physical_offset: int, wanted: Bytes, sizes: Positions) -> npt.NDArray[np.bool_]:
-    """Which of the records in `wanted` the log holds where they belong, from `physical_offset` on."""
+def _there(log: FileChain, physical_offset: int, data: Bytes, sizes: Positions) -> npt.NDArray[np.bool_]:
+    """Which of the records in `data` the log holds where they belong, from `physical_offset` on."""
     file = log.file_at(physical_offset)
-    there = np.zeros(len(wanted), np.uint8)
+    there = np.zeros(len(data), np.uint8)
     if file is not None:
         with OpenFiles() as files:
-            raw = system.pread(files.descriptor(file.path), len(wanted), physical_offset - file.base_offset)
+            raw = system.pread(files.descriptor(file.path), len(data), physical_offset - file.base_offset)
         there[: len(raw)] = np.frombuffer(raw, np.uint8)
-    equal: npt.NDArray[np.bool_] = np.logical_and.reduceat(there == wanted, np.cumsum(sizes) - sizes)
+    equal: npt.NDArray[np.bool_] = np.logical_and.reduceat(there == data, np.cumsum(sizes) - sizes)
     return equal
 
 
 def _append(
-    files: dict[str, AppendFile], chunk: Chunk, kept: npt.NDArray[np.bool_], queues: npt.NDArray[np.int32]
+    files: dict[str, AppendFile], chunk: Chunk, missing: npt.NDArray[np.bool_], queues: npt.NDArray[np.int32]
 ) -> None:
-    dispatch = np.zeros(int(kept.sum()), DISPATCH.dtype)
-    dispatch["size"], dispatch["queue"], dispatch["tags_code"] = chunk.sizes[kept], queues, chunk.tags_codes[kept]
-    dispatch["sys_flag"], dispatch["key_count"] = chunk.sys_flags[kept] & 0xFFFF, chunk.key_counts[kept]
+    dispatch = np.zeros(int(missing.sum()), DISPATCH.dtype)
+    dispatch["size"], dispatch["queue"], dispatch["tags_code"] = chunk.sizes[missing], queues, chunk.tags_codes[missing]
+    dispatch["sys_flag"], dispatch["key_count"] = chunk.sys_flags[missing] & 0xFFFF, chunk.key_counts[missing]
     files["dispatch"].append(dispatch.data)
-    files["keys"].append(np.ascontiguousarray(chunk.hashes[np.repeat(kept, chunk.key_counts)], "<i4").data)
+    files["keys"].append(np.ascontiguousarray(chunk.hashes[np.repeat(missing, chunk.key_counts)], "<i4").data)
     if "preserved" in files:
         preserved = np.empty(len(dispatch), PRESERVED_OFFSETS.dtype)
         preserved["physical_offset"], preserved["queue_offset"] = (
-            chunk.physical_offsets[kept],
-            chunk.queue_offsets[kept],
+            chunk.physical_offsets[missing],
+            chunk.queue_offsets[missing],
         )
-        preserved["store_ms"] = chunk.store_ms[kept]
+        preserved["store_ms"] = chunk.store_ms[missing]
         files["preserved"].append(preserved.data)
 
 
 def drop_index(root: str, plan: Plan, changes: Changes) -> None:
     """Moves away the index files that reach past the job's beginning; their keys are read from the log again."""
-    kept = os.path.join(JobFolder(root).cut, plan.job)
+    folder = os.path.join(JobFolder(root).cut, plan.job)
     for path, stop in _index_stops(root):
         if stop < plan.ends.log_end:
             return
-        move_away(root, path, changes, kept)
+        move_away(root, path, changes, folder)
 
 
 def _index_stops(root: str) -> Iterator[tuple[str, int]]:

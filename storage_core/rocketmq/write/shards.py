@@ -44,7 +44,7 @@ class ShardJob(WriteJob):
     @property
     def folder(self) -> str:
         """The folder in which the stores are made: beside the target, so that a rename can put them in place."""
-        return _beside(self.root) + self.job
+        return _sibling_prefix(self.root) + self.job
 
     @property
     def _made(self) -> str:
@@ -139,7 +139,7 @@ def begin_shards(root: str, settings: WriteSettings, columns: list[str] | None, 
 
 def drop_orphan_shards(root: str) -> None:
     """Removes what shard jobs for this target left beside it, if their owners no longer exist."""
-    parent, start = os.path.split(_beside(root))
+    parent, start = os.path.split(_sibling_prefix(root))
     with suppress(OSError):  # someone else may be removing the same folders, and this is not urgent
         for name in system.names(parent):
             folder = os.path.join(parent, name)
@@ -147,7 +147,7 @@ def drop_orphan_shards(root: str) -> None:
                 drop_tree(folder)
 
 
-def _beside(root: str) -> str:
+def _sibling_prefix(root: str) -> str:
     """The beginning of the path of every folder in which stores for this target are made."""
     parent, name = os.path.split(root)
     return os.path.join(parent, f".{name}.mqstore-")

@@ -40,7 +40,7 @@ from storage_core.rocketmq.recovery.light_queues import named_queues
 from storage_core.rocketmq.write.input_rows import (
     BORN_HOST,
     PRESERVED,
-    Given,
+    GivenColumns,
     Message,
     check_columns,
     check_folder_names,
@@ -165,7 +165,7 @@ class Task:
         """Checks a batch and encodes what can be encoded so far. Raises RowError, OptionError."""
         if not self.row:
             check_columns(batch.schema.names, self.settings)
-        given = Given(batch, self.row)
+        given = GivenColumns(batch, self.row)
         made = self._preserved(given) if self.settings.preserve else self._plain(given)
         self.row += batch.num_rows
         self.nulls += given.nulls
@@ -179,7 +179,7 @@ class Task:
             raise given.error("body", row, f"{body} bytes long", rule)
         return made
 
-    def _plain(self, given: Given) -> Batch:
+    def _plain(self, given: GivenColumns) -> Batch:
         settings = self.settings
         message = checked(given, settings)
         assigns = settings.assign_id and message.pairs.value_of(UNIQ_KEY).null_count
@@ -205,7 +205,7 @@ class Task:
         )
         return self._batch(given, rows, made, pa.nulls(given.count, pa.string()))
 
-    def _preserved(self, given: Given) -> Batch:
+    def _preserved(self, given: GivenColumns) -> Batch:
         need_values(given, dict.fromkeys(PRESERVED, "preserve=true needs every column of the record"))
         topics, raw = given.topics(), given.binary("rawProperties")
         check_folder_names(given, topics)
@@ -243,7 +243,7 @@ class Task:
         entries["row"], entries["queue_offset"] = self.row + found.rows, found.queue_offsets
         return entries
 
-    def _batch(self, given: Given, rows: Rows, made: Stored, delays: pa.StringArray) -> Batch:
+    def _batch(self, given: GivenColumns, rows: Rows, made: Stored, delays: pa.StringArray) -> Batch:
         counts, codes = made.key_counts, made.tags_codes
         if int(counts.max(initial=0)) > 0xFFFF:
             row = int((counts > 0xFFFF).argmax())
@@ -257,7 +257,7 @@ class Task:
                 codes[row] = int(np.asarray(rows.store_ms)[row]) + delay
         return Batch(rows, codes, _queue_numbers(rows.topics, rows.queue_id, self.numbers), counts, made.hashes)
 
-    def _choose(self, given: Given, message: Message) -> npt.NDArray[np.int32]:
+    def _choose(self, given: GivenColumns, message: Message) -> npt.NDArray[np.int32]:
         """The queue of each row: its own, else by key as in RocketMQ, else round robin (interface.md 15, 17)."""
         chosen = given.numbers("queueId", pa.int32(), -1).copy()
         names = message.topics.dictionary.to_pylist()
@@ -283,7 +283,7 @@ class Task:
         return np.array([self.queue_counts.get(name, self.settings.queues) for name in names], np.int32)
 
     def _refuse_many_queues(
-        self, given: Given, message: Message, names: list[str], queue_ids: npt.NDArray[np.int32]
+        self, given: GivenColumns, message: Message, names: list[str], queue_ids: npt.NDArray[np.int32]
     ) -> None:
         """Raises RowError for a queue that would give a topic more queues than anybody requested (interface.md 17)."""
         if queue_ids.max(initial=0) < MOST_QUEUES:

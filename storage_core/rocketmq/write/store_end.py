@@ -94,9 +94,9 @@ def trusted_ends(root: str, folders: Sequence[str]) -> Ends | None:
     if base < 0 or not _has_file(folders, base) or _has_file(folders, base + size):
         return None
     position = ends.log_end - base
-    wanted = min(END_SIZE, size - position)
-    found = read_at(log_path(folders, base, size), wanted, position)
-    return None if len(found) < wanted or any(found) else ends
+    length = min(END_SIZE, size - position)
+    found = read_at(log_path(folders, base, size), length, position)
+    return None if len(found) < length or any(found) else ends
 
 
 def _noted_times(root: str) -> str:

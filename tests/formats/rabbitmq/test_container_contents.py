@@ -123,8 +123,8 @@ def test_what_is_left_out_of_a_stream() -> None:
     assert properties.decode(found.properties) == {"delivery_mode": 2, "headers": [(b"x-a", "t", True)]}
 
 
-def mqtt(said: dict[Any, Any], qos: Any = 1, payload: Any = b"body") -> bytes:
-    message = (Atom("mqtt_msg"), Atom("false"), qos, b"a/b", Atom("false"), 1, payload, said, Atom("undefined"))
+def mqtt(property_map: dict[Any, Any], qos: Any = 1, payload: Any = b"body") -> bytes:
+    message = (Atom("mqtt_msg"), Atom("false"), qos, b"a/b", Atom("false"), 1, payload, property_map, Atom("undefined"))
     return container("mc_mqtt", message)
 
 
@@ -192,14 +192,14 @@ def test_annotations_that_are_nested_deep() -> None:
 def test_flipped_terms() -> None:
     """Decoding raises nothing but FormatError."""
     r = random.Random(12)
-    said = {
+    property_map = {
         Atom("Content-Type"): b"text/plain", Atom("Correlation-Data"): b"id", Atom("Response-Topic"): b"a/b",
         Atom("User-Property"): [(b"a", b"1"), (b"b", b"2")], Atom("Message-Expiry-Interval"): 60,
     }  # fmt: skip
     noted = {Atom("ttl"): 5, Atom("ts"): 1_700_000_000_000, b"x-a": 5}
     terms = [container("mc_amqp", content_of(amqp10_random.message(r, 30, 0.1)), noted) for _ in range(60)]
     for number in range(20_000):
-        data = bytearray(terms[number % 60] if number % 10 else mqtt(said))
+        data = bytearray(terms[number % 60] if number % 10 else mqtt(property_map))
         for _ in range(r.choice((1, 2, 5))):
             data[r.randrange(len(data))] = r.randrange(256)
         with suppress(FormatError):

@@ -93,15 +93,15 @@ def test_dead_letters() -> None:
         values: dict[str, Any] = {"delivery_mode": 2, "content_type": b"t", "expiration": b"1"} if row % 2 else {}
         values |= {"headers": [(b"x-death", "S", b"old"), (b"a", "I", row)]} if row % 3 else {}
         values["delivery_mode"] = 2
-        said = {"ttl": Atom("undefined"), "deaths": [plain_death(r) for _ in range(row % 5)]}
-        said |= {name.encode(): value for name, value in lost.items()} if row % 7 else {}
-        terms.append(container(properties.encode(values), noted(r, said)))
+        annotation_map = {"ttl": Atom("undefined"), "deaths": [plain_death(r) for _ in range(row % 5)]}
+        annotation_map |= {name.encode(): value for name, value in lost.items()} if row % 7 else {}
+        terms.append(container(properties.encode(values), noted(r, annotation_map)))
     assert check(terms) == check([with_small_atoms(term) for term in terms]) == 60
 
 
 def test_what_is_missing() -> None:
     r = random.Random(1)
     for name in ("x", "rk", "id"):
-        said = noted(r, {})
-        del said[name]
-        assert check([container(properties.encode({"delivery_mode": 2}), said)]) == 0
+        annotation_map = noted(r, {})
+        del annotation_map[name]
+        assert check([container(properties.encode({"delivery_mode": 2}), annotation_map)]) == 0

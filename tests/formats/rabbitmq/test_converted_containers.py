@@ -81,9 +81,9 @@ def by_mqtt(r: random.Random) -> bytes:
         "Message-Expiry-Interval": r.choice((0, 60, 1 << 31, 1 << 33)), "Payload-Format-Indicator": 1,
         "User-Property": [(r.choice(USERS), b"v") for _ in range(r.randrange(4))],
     }  # fmt: skip
-    said = {Atom(name): value for name, value in makers.items() if r.random() < 0.3}
+    chosen = {Atom(name): value for name, value in makers.items() if r.random() < 0.3}
     packet, time = r.choice((Atom("undefined"), 7, 70_000)), r.choice((Atom("undefined"), 1_700_000_000_000))
-    message = (Atom("mqtt_msg"), Atom("false"), r.choice((0, 1)), b"a/b", Atom("false"), packet, b"body", said, time)
+    message = (Atom("mqtt_msg"), Atom("false"), r.choice((0, 1)), b"a/b", Atom("false"), packet, b"body", chosen, time)
     return container("mc_mqtt", message, noted(r))
 
 

@@ -109,9 +109,9 @@ def test_the_documented_term() -> None:
     ],
 )
 def test_how_far_a_node_gets_with_a_damaged_term(old: bytes, new: bytes, reach: Reach) -> None:
-    with pytest.raises(FormatError) as told:
+    with pytest.raises(FormatError) as caught:
         basic_message.decode(HELLO.replace(old, new))
-    assert getattr(told.value, "reach", Reach.NOWHERE) is reach
+    assert getattr(caught.value, "reach", Reach.NOWHERE) is reach
 
 
 @pytest.mark.parametrize(("old", "new"), [(b"exchange", b"exchangf"), (b"\0\4none", b"\0\4nond")])

@@ -114,9 +114,11 @@ def test_dead_letters() -> None:
     r = random.Random(3)
     terms = []
     for count in range(100):
-        said = [(b"x-death", Atom("array"), [death(count) for _ in range(1 + count % 3)])]
-        said += [(b"x-first-death-queue", Atom("longstr"), b"q"), (b"n", Atom("signedint"), -count)]
-        terms.append(term(r, record(headers=said, delivery_mode=2, message_id=b"%d" % count), Atom("none"), [b"body"]))
+        headers = [(b"x-death", Atom("array"), [death(count) for _ in range(1 + count % 3)])]
+        headers += [(b"x-first-death-queue", Atom("longstr"), b"q"), (b"n", Atom("signedint"), -count)]
+        terms.append(
+            term(r, record(headers=headers, delivery_mode=2, message_id=b"%d" % count), Atom("none"), [b"body"])
+        )
     assert check(terms) == check([with_small_atoms(each) for each in terms]) == len(terms)
 
 

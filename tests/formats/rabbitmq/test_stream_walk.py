@@ -37,9 +37,9 @@ def check(messages: list[bytes]) -> int:
         key = alone.routing_key
         assert made == alone.properties
         assert raw[content.body_starts[row] : content.body_stops[row]] == messages[row][slice(*span)]
-        for told, wanted in ((found.exchange, alone.exchange), (found.routing_key, key)):
-            assert raw[told[0, row] : told[1, row]] == messages[row][slice(*(wanted or (0, 0)))]
-            assert wanted is None or told[0, row] == begin + wanted[0]
+        for spans, wanted in ((found.exchange, alone.exchange), (found.routing_key, key)):
+            assert raw[spans[0, row] : spans[1, row]] == messages[row][slice(*(wanted or (0, 0)))]
+            assert wanted is None or spans[0, row] == begin + wanted[0]
         assert found.keyed[row] == (key is not None)
     return len(rows)
 
@@ -48,9 +48,9 @@ def message(r: random.Random) -> bytes:
     """A message of simple values, as nodes write them, or of any values."""
     if r.random() < 0.2:
         return amqp10_random.message(r, 20, 0.05, persistent=r.choice((True, False, None)))
-    said = [r.choice((b"\x41", b"\x42", NULL)), r.choice((b"\x50\4", b"\x50\xff", NULL))]
-    said += [r.choice((NULL, b"\x43", b"\x52\7", b"\x70" + bytes(3) + b"\1")), r.choice((b"\x41", NULL)), b"\x43"]
-    made = section(0x70, listed(0xC0, said[: r.randrange(6)], r.random() < 0.1)) if r.random() < 0.95 else b""
+    parts = [r.choice((b"\x41", b"\x42", NULL)), r.choice((b"\x50\4", b"\x50\xff", NULL))]
+    parts += [r.choice((NULL, b"\x43", b"\x52\7", b"\x70" + bytes(3) + b"\1")), r.choice((b"\x41", NULL)), b"\x43"]
+    made = section(0x70, listed(0xC0, parts[: r.randrange(6)], r.random() < 0.1)) if r.random() < 0.95 else b""
     if r.random() < 0.8:
         texts = [counted(r.choice((0xA1, 0xA3)), r.choice(TEXTS)), counted(0xA1, b"k")]
         names = NOTED[: r.choice((3, 8, 11))]

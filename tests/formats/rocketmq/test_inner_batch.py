@@ -117,8 +117,8 @@ def test_messages_are_those_that_a_client_finds() -> None:
         apart = decode(parts.buffer, parts.starts, parts.sizes)
         assert not apart.flaws.any()
         assert not apart.wrong_bodies()[parts.rows != damaged].any()
-        told = [(int(parts.rows[row]), int(parts.ordinals[row]), shown(apart, row)) for row in range(len(parts.rows))]
-        assert told == expected
+        actual = [(int(parts.rows[row]), int(parts.ordinals[row]), shown(apart, row)) for row in range(len(parts.rows))]
+        assert actual == expected
 
 
 def test_without_batches_nothing_is_copied() -> None:

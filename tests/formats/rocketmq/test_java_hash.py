@@ -46,7 +46,7 @@ def test_a_column_is_its_texts(texts: list[str | None], cut: int) -> None:
 
 
 @given(st.lists(st.tuples(st.text("aä€😀#"), st.text("bZ😀"))))
-def test_what_stands_before(pairs: list[tuple[str, str]]) -> None:
+def test_hashes_continue_from_a_prefix(pairs: list[tuple[str, str]]) -> None:
     before = np.array([java_hash(first) for first, _ in pairs], np.int32)
     found = java_hashes(pa.array([second for _, second in pairs], pa.string()), before)
     assert found.tolist() == [java_hash(first + second) for first, second in pairs]

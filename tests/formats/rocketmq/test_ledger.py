@@ -90,7 +90,7 @@ def test_why_a_walk_stops(tail: bytes, reason: Stop) -> None:
     assert (found.starts.tolist(), found.stop, found.reason) == ([LEDGER_HEADER.size], len(data), reason)
 
 
-def test_a_header_says_where_it_lies() -> None:
+def test_a_header_says_where_it_is() -> None:
     data = ledger([(120, MAGIC_V1, True), (300, MAGIC_V1, True)])
     starts = np.array([0, LEDGER_HEADER.size + 120])
     headers = headers_at(as_buffer(data), starts)

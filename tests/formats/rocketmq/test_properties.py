@@ -54,11 +54,11 @@ def check(rows: list[bytes]) -> None:
     parts = [column(rows[at : at + FEW]) for at in range(0, len(rows), FEW)]
     expected = [parse(row) for row in rows]
     for name in NAMES:
-        told = [value for part in parts for value in part.values(name).to_pylist()]
-        assert told == many.values(name).to_pylist() == [pairs.get(name) for pairs in expected]
-        assert searched.values(name).to_pylist() == told
-    told_pairs = [pairs for part in parts for pairs in part.pairs().to_pylist()]
-    assert told_pairs == many.pairs().to_pylist() == [list(pairs.items()) for pairs in expected]
+        values_of_parts = [value for part in parts for value in part.values(name).to_pylist()]
+        assert values_of_parts == many.values(name).to_pylist() == [pairs.get(name) for pairs in expected]
+        assert searched.values(name).to_pylist() == values_of_parts
+    pairs_of_parts = [pairs for part in parts for pairs in part.pairs().to_pylist()]
+    assert pairs_of_parts == many.pairs().to_pylist() == [list(pairs.items()) for pairs in expected]
     for hidden in NAMES:
         shown = [[pair for pair in pairs.items() if pair[0] != hidden] for pairs in expected]
         assert [pairs for part in parts for pairs in part.pairs(hidden).to_pylist()] == shown

@@ -32,7 +32,7 @@ ok = file:write_file("%s", term_to_binary([Say(Each) || Each <- binary_to_term(I
 
 
 @dataclass(frozen=True)
-class Said:
+class Converted:
     """A message as the node stores it, and what it delivers. If it fails, `why` is set instead, `stored` or not."""
 
     stored: bytes | None
@@ -41,16 +41,16 @@ class Said:
     why: str = ""
 
 
-def ask(node: Node4, protocol: str, messages: list[tuple[Any, dict[Any, Any]]], stored: bool = True) -> list[Said]:
+def ask(node: Node4, protocol: str, messages: list[tuple[Any, dict[Any, Any]]], stored: bool = True) -> list[Converted]:
     """One answer for each message and its annotations: if `stored`, as a classic queue keeps it, else as a stream."""
-    asked, told = node.folder / "asked", node.folder / "told"
-    asked.write_bytes(et.encode([(et.Atom(protocol), content, noted, stored) for content, noted in messages]))
-    inside = (str(each).replace(str(node.root), "") for each in (asked, told))
+    question_file, answer_file = node.folder / "asked", node.folder / "told"
+    question_file.write_bytes(et.encode([(et.Atom(protocol), content, noted, stored) for content, noted in messages]))
+    inside = (str(each).replace(str(node.root), "") for each in (question_file, answer_file))
     node.eval(ASK % tuple(inside))
     found = []
-    for answer in et.decode(told.read_bytes()):
+    for answer in et.decode(answer_file.read_bytes()):
         if len(answer) == 3:
-            found.append(Said(*answer))
+            found.append(Converted(*answer))
         else:
-            found.append(Said(answer[0] if len(answer) == 2 else None, why=answer[-1].decode()))
+            found.append(Converted(answer[0] if len(answer) == 2 else None, why=answer[-1].decode()))
     return found

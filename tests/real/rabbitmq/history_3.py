@@ -45,11 +45,11 @@ class UsualHistory(History):
             dies = {"x-message-ttl": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead}
             channel.queue_declare("dying", durable=True, arguments=dies)
             for number in range(count):
-                said = task_properties(self.r, number)
-                channel.basic_publish("", "dying", self.r.randbytes(200), said)
-                channel.basic_publish("", pieces, self.r.randbytes(50) * 100, said)
-                said.headers = {**said.headers, "BCC": [copies]}
-                channel.basic_publish("", "nowhere", self.r.randbytes(200), said)
+                message_properties = task_properties(self.r, number)
+                channel.basic_publish("", "dying", self.r.randbytes(200), message_properties)
+                channel.basic_publish("", pieces, self.r.randbytes(50) * 100, message_properties)
+                message_properties.headers = {**message_properties.headers, "BCC": [copies]}
+                channel.basic_publish("", "nowhere", self.r.randbytes(200), message_properties)
             deadline = time.monotonic() + 60
             while channel.queue_declare(dead, passive=True).method.message_count < count:
                 assert time.monotonic() < deadline, "the messages do not die"

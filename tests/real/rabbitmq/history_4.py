@@ -144,10 +144,10 @@ class History:
         channel.confirm_delivery()
         for number in range(count):
             name, kind = r.choice(kinds)
-            said = {key: ALIKE[key](r, number) for key in kind}
-            said["delivery_mode"] = 2 if r.random() < 0.95 else None
+            fields = {key: ALIKE[key](r, number) for key in kind}
+            fields["delivery_mode"] = 2 if r.random() < 0.95 else None
             body = r.randbytes(r.choice([1, 100, 5000]))
-            channel.basic_publish("", name, body, pika.BasicProperties(**said))
+            channel.basic_publish("", name, body, pika.BasicProperties(**fields))
 
     def in_pieces(self, count: int) -> None:
         """Publishes bodies that frames cut into up to fifteen pieces."""
@@ -173,11 +173,11 @@ class History:
                 channel.queue_declare("dying", durable=True, arguments=dies)
                 channel.queue_declare("twice", durable=True, arguments=again)
                 for number in range(count):
-                    said = {key: ALIKE[key](r, number) for key in r.sample([*ALIKE], r.randrange(4))}
-                    said |= {"delivery_mode": r.choice([1, 2, 2]), "expiration": r.choice([None, "1", "90000000"])}
+                    fields = {key: ALIKE[key](r, number) for key in r.sample([*ALIKE], r.randrange(4))}
+                    fields |= {"delivery_mode": r.choice([1, 2, 2]), "expiration": r.choice([None, "1", "90000000"])}
                     queue = r.choice(["dying", "dying", "twice"])
                     channel.basic_publish(
-                        "", queue, r.randbytes(r.choice([1, 100, 5000])), pika.BasicProperties(**said)
+                        "", queue, r.randbytes(r.choice([1, 100, 5000])), pika.BasicProperties(**fields)
                     )
                 deadline = time.monotonic() + 60
                 while any(
@@ -263,6 +263,6 @@ def check_store(history: History, what: str) -> None:
     assert wrong == [], what
     found = read(history.vhost)
     history.node.start()
-    told = as_rows(history.delivered())
-    assert found == told, (what, {name: (len(found[name]), len(told[name])) for name in told})
+    delivered = as_rows(history.delivered())
+    assert found == delivered, (what, {name: (len(found[name]), len(delivered[name])) for name in delivered})
     history.node.stop()

@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.real.maker import make_asked
+from tests.real.maker import make_requested
 from tests.real.rabbitmq.node import Node
 from tests.real.rabbitmq.node_4 import Node43
 from tests.real.rabbitmq.stream_history import SETTLE_S
@@ -99,4 +99,4 @@ def make_tables() -> None:
 
 
 if __name__ == "__main__":
-    make_asked({"tables": make_tables, "khepri": make_khepri}, __doc__)
+    make_requested({"tables": make_tables, "khepri": make_khepri}, __doc__)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from tests.rabbitmq import quorum_golden as golden
-from tests.real.maker import make_asked
+from tests.real.maker import make_requested
 from tests.real.rabbitmq.giving_way import NOTED_S, give_way, started
 from tests.real.rabbitmq.node_4 import Node4, Node43, Node312
 from tests.real.rabbitmq.quorum_compared import drained
@@ -97,7 +97,7 @@ def make_giving_way(name: str, kind: type[Node4], starts: int) -> None:
 
 
 if __name__ == "__main__":
-    make_asked(
+    make_requested(
         {
             "v8_returned": make_returned,
             "v8_random": partial(make, "v8_random", Node43, 8, TINY_LOG),

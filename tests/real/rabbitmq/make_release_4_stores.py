@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from tests.rabbitmq import golden
-from tests.real.maker import make_asked
+from tests.real.maker import make_requested
 from tests.real.rabbitmq.amqp import Delivery
 from tests.real.rabbitmq.history_3 import UsualHistory
 from tests.real.rabbitmq.history_4 import QUEUES, VHOST, History
@@ -33,7 +33,7 @@ KEPT_OTHERWISE = "queues of version 2: dead letters of Celery's tasks, bodies in
 PROTOCOLS = "messages that came by AMQP 1.0, MQTT 3.1.1 and MQTT 5"
 
 
-def _told(delivery: Delivery) -> dict[str, Any]:
+def _as_json(delivery: Delivery) -> dict[str, Any]:
     return {
         "body_sha256": hashlib.sha256(delivery.body).hexdigest(),
         "body_size": len(delivery.body),
@@ -99,7 +99,7 @@ def make(name: str, begin: Callable[[str], History], note: str) -> None:
                 "args": QUEUES[queue],
                 "vhost_dir": history.vhost.name,
                 "exists_after_restart": True,
-                "messages": [_told(each) for each in listed],
+                "messages": [_as_json(each) for each in listed],
             }
             for queue, listed in history.delivered().items()
         ]
@@ -120,12 +120,12 @@ def make(name: str, begin: Callable[[str], History], note: str) -> None:
 KINDS = (("compacted", _compacted, COMPACTED), ("protocols", _of_protocols, PROTOCOLS))
 
 if __name__ == "__main__":
-    begun = {
-        f"{number}_{kind}_{stopped}": (partial(begin, release=release), said)
+    makers = {
+        f"{number}_{kind}_{stopped}": (partial(begin, release=release), about)
         for stopped in ("clean", "kill9")
-        for kind, begin, said in KINDS
+        for kind, begin, about in KINDS
         for number, release in RELEASES.items()
     }
-    begun["v43_usual_clean"] = partial(_of_clients, release=Node43), CLIENTS
-    begun["v310_usual_clean"] = _kept_otherwise, KEPT_OTHERWISE
-    make_asked({name: partial(make, name, *each) for name, each in begun.items()}, __doc__)
+    makers["v43_usual_clean"] = partial(_of_clients, release=Node43), CLIENTS
+    makers["v310_usual_clean"] = _kept_otherwise, KEPT_OTHERWISE
+    make_requested({name: partial(make, name, *each) for name, each in makers.items()}, __doc__)

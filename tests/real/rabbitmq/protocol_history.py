@@ -127,8 +127,8 @@ class ProtocolHistory(History):
         for version, share in ((MQTTv311, count // 2), (MQTTv5, count - count // 2)):
             with Publisher(self.mqtt_port, version) as publisher:
                 for number in range(share):
-                    said = reading_properties(self.r, number) if version == MQTTv5 else None
-                    publisher.publish(f"sensors/{number % 50}/{readings}", b"%d.5" % number, 1, said)
+                    properties = reading_properties(self.r, number) if version == MQTTv5 else None
+                    publisher.publish(f"sensors/{number % 50}/{readings}", b"%d.5" % number, 1, properties)
 
     def _by_amqp10(self, count: int) -> None:
         """Includes some that a node of 4.3 refuses: duplicate sections, or several kinds in a body."""
@@ -152,7 +152,7 @@ class ProtocolHistory(History):
         with Publisher(self.mqtt_port, version) as publisher:
             for _ in range(count):
                 topic = r.choice(("", "a/", "ä b/", "/")) + r.choice([*QUEUES])
-                said = mqtt_properties(r) if version == MQTTv5 and r.random() < 0.8 else None
+                properties = mqtt_properties(r) if version == MQTTv5 and r.random() < 0.8 else None
                 size = r.choice(BODY_SIZES)
                 body = (r.randbytes(20) * (size // 20 + 1))[:size]
-                publisher.publish(topic, body, r.choice((0, 1, 1, 1)), said)
+                publisher.publish(topic, body, r.choice((0, 1, 1, 1)), properties)

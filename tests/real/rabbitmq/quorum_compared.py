@@ -80,13 +80,13 @@ def _has_count(delivered: dict[str, Any]) -> bool:
 
 def differing(found: Delivered, expected: Delivered) -> list[str]:
     """For each queue whose messages differ: the numbers of messages, and the first difference."""
-    told = []
+    differences = []
     for name in sorted({*found, *expected}):
         pairs = zip_longest(found.get(name, []), expected.get(name, []))
         first = next(((row, ours, theirs) for row, (ours, theirs) in enumerate(pairs) if ours != theirs), None)
         if first is not None:
-            told.append(f"{name}: {len(found.get(name, []))} of {len(expected.get(name, []))}, {first}")
-    return told
+            differences.append(f"{name}: {len(found.get(name, []))} of {len(expected.get(name, []))}, {first}")
+    return differences
 
 
 def compare(node: Node, history: History, number: int, copy: Path, what: str) -> int:
@@ -110,7 +110,7 @@ def compare(node: Node, history: History, number: int, copy: Path, what: str) ->
     still_held = [held(node, name) for name in HOLDING]
     drained_all = drained(node, history.queues)
     expected = without_new(drained_all, one.get(("/", DEAD_LETTERS), []), history.dead_letters(SOURCES))
-    assert not (told := differing(one, expected)), (what, told)
+    assert not (differences := differing(one, expected)), (what, differences)
     assert seven == one, f"{what}, seven partitions"
     assert [letters.count(name) for name in HOLDING] == still_held, what
     return sum(map(len, expected.values()))

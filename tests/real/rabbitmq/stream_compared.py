@@ -8,13 +8,13 @@ from tests.real.rabbitmq.amqp import Client
 from tests.real.rabbitmq.node_4 import Node4
 
 
-def as_later(node: Node4, told: bytes, ours: bytes) -> bytes:
+def as_later(node: Node4, theirs: bytes, ours: bytes) -> bytes:
     """The properties that a node delivers, as a later node would if ours are like that: without the delivery mode that
     4.0 adds.
     """
-    listed = properties.decode(told)
+    listed = properties.decode(theirs)
     if not node.adds_mode or "delivery_mode" in properties.decode(ours):
-        return told
+        return theirs
     assert listed.pop("delivery_mode") == properties.PERSISTENT_MODE
     return properties.encode(listed)
 
@@ -24,11 +24,11 @@ def compare(node: Node4, queue: str, count: int) -> None:
     consumer gets. Kills the node.
     """
     with Client(node.port) as client:
-        told = client.stream(queue, count)
+        delivered = client.stream(queue, count)
     node.kill()
     found = stream_golden.rows(node.vhosts.parents[1] / "stream")
     assert len(found) == count
-    for row, delivery in zip(found, told, strict=True):
+    for row, delivery in zip(found, delivered, strict=True):
         assert (row["body"], row["exchange"], row["routingKeys"]) == (delivery.body, "", [queue])
         listed = properties.decode(as_later(node, delivery.properties, row["rawProperties"]))
         headers = [item for item in listed["headers"] if item[0] != b"x-stream-offset"]

@@ -123,12 +123,12 @@ def test_what_a_node_delivers_of_streams_with_a_flipped_bit(tmp_path: Path) -> N
         time.sleep(6)
         wrong = []
         for name in names:
-            ours, said = read.get(("/", name), []), effects[name]
+            ours, effect = read.get(("/", name), []), effects[name]
             theirs = consumed(node, name, 2)
-            if not fits(ours, theirs, said):  # a node that is busy is slow
+            if not fits(ours, theirs, effect):  # a node that is busy is slow
                 theirs = consumed(node, name, 20)
-            if not fits(ours, theirs, said):
-                wrong.append(f"{name}, {harms[name]}: {said}, {len(theirs or [])} of {len(ours)}")
+            if not fits(ours, theirs, effect):
+                wrong.append(f"{name}, {harms[name]}: {effect}, {len(theirs or [])} of {len(ours)}")
         print(f"{STREAMS} streams, seed {SEED}: {sum(map(len, read.values()))} messages read")
         assert not wrong, "\n".join(wrong)
     finally:

@@ -34,10 +34,10 @@ def by_mqstore(data: bytes) -> dict[str, QueueTerms]:
         return {}
 
 
-def by_dets(said: list[str]) -> dict[str, QueueTerms]:
-    if "refused" in said or "error" in said:
+def by_dets(words: list[str]) -> dict[str, QueueTerms]:
+    if "refused" in words or "error" in words:
         return {}
-    objects = [external_term.decode(base64.b64decode(text)) for text in said if text != "none"]
+    objects = [external_term.decode(base64.b64decode(text)) for text in words if text != "none"]
     return {terms.directory: terms for terms in map(recovery_terms.terms_of, objects) if terms is not None}
 
 
@@ -57,11 +57,11 @@ def test_the_terms_of_damaged_tables_are_those_that_dets_finds(tmp_path: Path) -
     for line in run.stdout.splitlines():
         if not line[:1].isdigit() and not line.startswith("-1 "):
             continue
-        bit, *said = line.split()
+        bit, *words = line.split()
         flipped = bytearray(data)
         if int(bit) >= 0:
             flipped[int(bit) // 8] ^= 1 << int(bit) % 8
-        ours, theirs = by_mqstore(bytes(flipped)), by_dets(said)
+        ours, theirs = by_mqstore(bytes(flipped)), by_dets(words)
         found += bool(theirs)
         if differing := [key for key in keys if ours.get(key) != theirs.get(key)]:
             wrong.append(f"bit {bit}: {len(differing)} of {len(keys)} queues, {ours.get(differing[0])} by mqstore")

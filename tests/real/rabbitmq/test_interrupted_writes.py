@@ -71,11 +71,11 @@ def test_a_node_starts_between_two_moves(
         finish_unfinished(str(target), 60)
         bodies = {queue: sorted(t["body"].to_pylist()) for queue, t in by_queue(target).items()}
         node.start()
-        told = {queue: sorted(delivery.body for delivery in found) for queue, found in drained(node).items()}
+        delivered = {queue: sorted(delivery.body for delivery in found) for queue, found in drained(node).items()}
         wanted: dict[str, list[bytes]] = {queue: [] for queue in QUEUES}
         for row in (*first.to_pylist(), *second.to_pylist()):
             wanted[row["queue"]].append(row["body"])
-        assert {queue: sorted(each) for queue, each in wanted.items()} == told == bodies
+        assert {queue: sorted(each) for queue, each in wanted.items()} == delivered == bodies
     finally:
         node.remove()
 

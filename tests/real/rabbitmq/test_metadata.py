@@ -61,13 +61,13 @@ def test_queues_by_name(release: type[Node4], clean: bool) -> None:
         node.start()
         for again in range(2):
             change(node, r)
-            told = listed(node)
+            expected = listed(node)
             time.sleep(2 * SETTLE_S)
             if again and release is not Node4:
                 assert [*folder.glob("coordination/*/*/snapshots/*/snapshot.dat")]
             node.end(clean)
             found = metadata.queues_of_node(str(folder))
-            assert {key: (queue.kind, json.loads(queue.arguments)) for key, queue in found.items()} == told
+            assert {key: (queue.kind, json.loads(queue.arguments)) for key, queue in found.items()} == expected
             streams = {queue.directory for queue in found.values() if queue.kind == "stream"}
             assert streams <= {path.name for path in (folder / "stream").iterdir()}
             node.start()

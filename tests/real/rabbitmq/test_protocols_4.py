@@ -22,7 +22,7 @@ from storage_core.formats.rabbitmq.stream_queues import delivered
 from tests.rabbitmq import amqp10, amqp10_random, quorum_golden
 from tests.real.rabbitmq.amqp import Client
 from tests.real.rabbitmq.amqp10_sender import Sender, to_queue
-from tests.real.rabbitmq.container_oracle import Said, ask
+from tests.real.rabbitmq.container_oracle import Converted, ask
 from tests.real.rabbitmq.history_4 import check_published, check_store
 from tests.real.rabbitmq.node_4 import FROM_4_ON, LATER, ROUNDS, Node4
 from tests.real.rabbitmq.protocol_history import PLUGINS, ProtocolHistory
@@ -91,25 +91,25 @@ def noted(r: random.Random) -> dict[Any, Any]:
 def mqtt_message(r: random.Random) -> tuple[Any, ...]:
     text = amqp10_random.text
     names = b"a", b"x-a", b"k" * 300, b"x-correlation-id", b"x-reply-to-topic"
-    said: dict[str, Any] = {
+    mqtt_properties: dict[str, Any] = {
         "Content-Type": r.choice((b"text/plain", text(r), b"a" * 300)),
         "Correlation-Data": r.choice((r.randbytes(8), text(r), b"a" * 300, b"", b"a\0b")),
         "Response-Topic": r.choice((b"a/b/+", text(r), b"x.y/z")),
         "User-Property": [(r.choice(names), text(r, 400)) for _ in range(r.randrange(5))],
         "Message-Expiry-Interval": r.choice((0, 1, (1 << 32) - 1)),
     }
-    kept = {Atom(name): said[name] for name in r.sample([*said], r.randrange(6))}
+    kept = {Atom(name): mqtt_properties[name] for name in r.sample([*mqtt_properties], r.randrange(6))}
     body = r.randbytes(r.choice((0, 5, 300)))
     return Atom("mqtt_msg"), Atom("false"), r.randrange(2), b"a/b", Atom("false"), 1, body, kept, Atom("undefined")
 
 
-def check(said: Said, wanted: tuple[bytes, bytes] | FormatError) -> None:
+def check(converted: Converted, wanted: tuple[bytes, bytes] | FormatError) -> None:
     if isinstance(wanted, FormatError):
-        assert said.why, wanted
+        assert converted.why, wanted
         assert isinstance(wanted, MessageError)
         assert wanted.reach in {Reach.OTHER_PROTOCOLS, Reach.RECOVERY}
     else:
-        assert (said.why, said.properties, said.body) == ("", *wanted)
+        assert (converted.why, converted.properties, converted.body) == ("", *wanted)
 
 
 def of_queue(term: bytes) -> tuple[bytes, bytes] | FormatError:
@@ -152,20 +152,20 @@ def test_what_a_node_converts(release: type[Node4]) -> None:
         streamed = ask(node, "mc_amqp", [(message, {}) for message in in_stream], stored=False)
     finally:
         node.remove()
-    assert sum(bool(said.why) for said in answers) > count // 50
-    for number, said in enumerate(answers):
-        assert said.stored is not None
-        wanted = of_queue(said.stored)
-        if said.why and node.fails_at_raw and not isinstance(wanted, FormatError):
+    assert sum(bool(converted.why) for converted in answers) > count // 50
+    for number, converted in enumerate(answers):
+        assert converted.stored is not None
+        wanted = of_queue(converted.stored)
+        if converted.why and node.fails_at_raw and not isinstance(wanted, FormatError):
             assert holds_raw(amqp[number][0])
         else:
-            check(said, wanted)
-    for message, said in zip(in_stream, streamed, strict=True):
+            check(converted, wanted)
+    for message, converted in zip(in_stream, streamed, strict=True):
         found = delivered.delivered(message)
-        if not said.why:
+        if not converted.why:
             body = b"".join(message[start:stop] for start, stop in found.body)
-            told = as_later(node, said.properties, found.properties)
-            assert (found.properties, body) == (told, said.body), message
+            expected = as_later(node, converted.properties, found.properties)
+            assert (found.properties, body) == (expected, converted.body), message
 
 
 def _is_taken(node: Node4, message: bytes) -> bool:
@@ -198,10 +198,10 @@ def test_a_quorum_queue_that_was_written_by_amqp_1_0(tmp_path: Path) -> None:
         found = quorum_golden.delivered(quorum_golden.rows(folder))
         node.start()
         time.sleep(SETTLE_S)
-        told = drained(node, ["q"])
+        expected = drained(node, ["q"])
     finally:
         node.remove()
-    assert not differing(found, told)
+    assert not differing(found, expected)
     assert len(found["/", "q"]) == OF_A_ROUND
 
 

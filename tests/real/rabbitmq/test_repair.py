@@ -82,8 +82,8 @@ def started(node: Node, stores: dict[str, Path]) -> dict[str, str]:
         target = node.vhosts / paths.vhost_directory(vhost.encode())
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(store, target)
-    said = node.eval(START + f"[{{V, Start(V)}} || V <- [{erlang_list(list(stores))}]].")
-    return dict(re.findall(r'<<"(\w+)">>,\s*(\w+)', said))
+    output = node.eval(START + f"[{{V, Start(V)}} || V <- [{erlang_list(list(stores))}]].")
+    return dict(re.findall(r'<<"(\w+)">>,\s*(\w+)', output))
 
 
 def drained(node: Node, vhost: str) -> dict[str, list[tuple[bytes, bool]]] | None:

@@ -90,9 +90,9 @@ def test_a_node_serves_what_was_appended(
                 check_appended(store, r.choice([40, 900, 9000] if WHOLE else [40, 900]), r.randrange(1 << 30))
                 found = rows_of(golden.table(store), QUEUES)
                 node.start()
-                told = as_rows(drained(node))
-                counts = {queue: (len(found[queue]), len(told[queue])) for queue in QUEUES}
-                assert found == told, (SEED, number, turn, counts)
+                delivered = as_rows(drained(node))
+                counts = {queue: (len(found[queue]), len(delivered[queue])) for queue in QUEUES}
+                assert found == delivered, (SEED, number, turn, counts)
                 fill(node, r, arguments, r.randrange(200))
         finally:
             node.remove()

@@ -127,8 +127,8 @@ def mended(body: bytes, own_size: int) -> bytes:
     entries["flags"] &= FLAG_PERSISTENT
     entries["reserved"] = 0
     address = np.ascontiguousarray(entries["address"]).view(ADDRESS.dtype)
-    behind = (entries["location"] == LOCATION_OWN) & (end_in_store(address) > own_size)
-    entries["status"] = (entries["status"] != 0) & has_place(entries) & ~behind
+    past_end = (entries["location"] == LOCATION_OWN) & (end_in_store(address) > own_size)
+    entries["status"] = (entries["status"] != 0) & has_place(entries) & ~past_end
     return entries.tobytes()
 
 

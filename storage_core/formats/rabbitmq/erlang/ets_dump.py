@@ -129,10 +129,10 @@ def integers(
     for index in range(int(lengths.max(initial=0)) if len(lengths) else 0):
         if index >= 8:
             break
-        taken = index < lengths
+        present = index < lengths
         digit = byte(first + index)
-        values = np.where(taken & ~big, values << 8 | digit, values)
-        values = np.where(taken & big, values | digit << (8 * index), values)
+        values = np.where(present & ~big, values << 8 | digit, values)
+        values = np.where(present & big, values | digit << (8 * index), values)
     ok = (small | plain | big) & (lengths <= 8) & (first + lengths <= stops)
     ok &= ~(plain & (values >= 1 << 31)) & ~(big & (byte(positions + 2) != 0)) & (values >= 0)
     return values, first + lengths, ok

@@ -120,32 +120,40 @@ class _Lists:
     def next(cls, cursor: Cursor, spelling: Spelling) -> _Lists:
         """Reads the lists; advances to the body."""
         count = len(cursor.position)
-        begun = cursor.at(f"S{len(spelling.decoded)}", cursor.position) == spelling.decoded
-        begun &= cursor.ok
+        has_decoded = cursor.at(f"S{len(spelling.decoded)}", cursor.position) == spelling.decoded
+        has_decoded &= cursor.ok
         nothing, ttl = pa.nulls(count, pa.binary()), np.full(count, -1)
-        if not begun.any():
+        if not has_decoded.any():
             cursor.expect(spelling.content)
             spans = cursor.counted(">u4")
             cursor.expect(spelling.protocol)
             return cls(*spans, nothing, ttl)
-        (starts, stops), rows, others = np.zeros((2, count), np.int64), np.flatnonzero(begun), np.flatnonzero(~begun)
+        (starts, stops), rows, others = (
+            np.zeros((2, count), np.int64),
+            np.flatnonzero(has_decoded),
+            np.flatnonzero(~has_decoded),
+        )
         decoded = Cursor(cursor.buffer, cursor.position[rows] + len(spelling.decoded) - 1, cursor.stop[rows])
         made, ttl[rows] = decoded_lists.walk(decoded, spelling.tag)
         # A broker that has decoded a list also keeps the original bytes, unless it has changed the list.
         changed = decoded.at(f"S{len(spelling.none)}", decoded.position) == spelling.none
         ends, whole = cursor.position.copy(), cursor.ok.copy()
         whole[rows], ends[rows] = decoded.ok, decoded.position
-        kept, anew = rows[~changed], rows[changed]
-        for part, heads in ((others, (spelling.content,)), (kept, (_BINARY,)), (anew, (spelling.none, spelling.none))):
+        original, rewritten = rows[~changed], rows[changed]
+        for part, heads in (
+            (others, (spelling.content,)),
+            (original, (_BINARY,)),
+            (rewritten, (spelling.none, spelling.none)),
+        ):
             inner = Cursor(cursor.buffer, ends[part], cursor.stop[part])
             for head in heads:
                 inner.expect(head)
-            if part is not anew:
+            if part is not rewritten:
                 starts[part], stops[part] = inner.counted(">u4")
                 inner.expect(spelling.protocol)
             whole[part] &= inner.ok
             ends[part] = inner.position
         cursor.ok &= whole
         cursor.position = ends
-        lists = placed([(anew, made.filter(as_array(changed)))], count)
+        lists = placed([(rewritten, made.filter(as_array(changed)))], count)
         return cls(starts, stops, lists, ttl)

@@ -151,9 +151,9 @@ def _noted(data: bytes, named: dict[str, _Span], body: int) -> tuple[NotedPlaces
         raise ValueError
     ttl = -1
     if message_container.TTL in named:
-        said = et.decode(bytes((et.VERSION,)) + data[slice(*named[message_container.TTL])])
-        ttl = said if isinstance(said, int) else UNDEFINED
-        if isinstance(said, int) and not 0 <= said < _MOST_TTL:
+        value = et.decode(bytes((et.VERSION,)) + data[slice(*named[message_container.TTL])])
+        ttl = value if isinstance(value, int) else UNDEFINED
+        if isinstance(value, int) and not 0 <= value < _MOST_TTL:
             raise ValueError
     durable = named.get(message_container.DURABLE)
     persistent = durable is None or atom_at(data, durable[0]) == b"true"

@@ -55,7 +55,7 @@ _LONG_NAMES = {
     message_container.ACQUIRED: _ACQUIRED, message_container.BINDING_KEYS: _BINDINGS,
     message_container.CORRELATION: _CORRELATION,
 }  # fmt: skip
-_HEADER_BEGINS = b"x-"
+_HEADER_PREFIX = b"x-"
 """Prefix of the names of annotations that become headers."""
 _NUMBERS = frozenset({_TIMESTAMP, _RECEIVED, _TTL, _PRIORITY, _DELIVERED, _ACQUIRED})
 _UNDEFINED = {_TTL: UNDEFINED, _PRIORITY: -1}
@@ -274,6 +274,6 @@ def _names(key: SimpleTerms) -> Rows:
     found = np.where(key.is_atom & (key.sizes <= _MOST_NAME) & (words >= 0), words, _UNKNOWN)
     for name, code in _LONG_NAMES.items():
         found[key.is_named(name)] = code
-    begins = values_at(key.buffer, f"S{len(_HEADER_BEGINS)}", key.starts) == _HEADER_BEGINS
-    found[key.is_binary & begins & (key.sizes >= len(_HEADER_BEGINS)) & (key.sizes <= MOST_SHORT)] = _HEADER
+    begins = values_at(key.buffer, f"S{len(_HEADER_PREFIX)}", key.starts) == _HEADER_PREFIX
+    found[key.is_binary & begins & (key.sizes >= len(_HEADER_PREFIX)) & (key.sizes <= MOST_SHORT)] = _HEADER
     return found

@@ -22,7 +22,7 @@ from storage_core.formats.rabbitmq.erlang.simple_terms import SimpleTerms
 from storage_core.formats.spans import gather, is_ascii
 
 Numbers = npt.NDArray[np.int64]
-_MOST_DEATHS, _MOST_TOLD = 16, 3
+_MOST_DEATHS, _MOST_PAIRS = 16, 3
 _PAIR, _KEY, _RECORD = (bytes((et.SMALL_TUPLE, size)) for size in (2, 2, 5))
 _NAME, _FIRST, _LAST, _TTL = "death", "first_time", "last_time", "ttl"
 
@@ -79,18 +79,18 @@ def _next(cursor: Cursor, rows: Numbers) -> Deaths:
     cursor.ok &= (
         queue.is_binary & reason.is_atom & record.is_named(_NAME) & exchange.is_binary & keys.is_list & counted_right
     )
-    first, ttl = _told(cursor)
+    first, ttl = _first_and_ttl(cursor)
     return Deaths(
         rows, (queue.starts, queue.stops), (reason.starts, reason.stops), (exchange.starts, exchange.stops), counts,
         first, ttl, keys.item_rows, (keys.item_starts, keys.item_stops),
     )  # fmt: skip
 
 
-def _told(cursor: Cursor) -> tuple[Numbers, Numbers]:
+def _first_and_ttl(cursor: Cursor) -> tuple[Numbers, Numbers]:
     """The first time and the time to live in a map that holds only those and the last time."""
     cursor.ok &= cursor.number("u1") == et.MAP
     pairs = cursor.number(">u4")
-    cursor.ok &= pairs <= _MOST_TOLD
+    cursor.ok &= pairs <= _MOST_PAIRS
     first, ttl = np.full((2, len(pairs)), -1)
     for rows, inner in cursor.rounds(pairs):
         name, value = SimpleTerms.next(inner), SimpleTerms.next(inner)

@@ -25,7 +25,7 @@ from storage_core.formats.rabbitmq.message.message_spans import UNDEFINED, Messa
 from storage_core.formats.spans import data_of, gather, offsets_of
 
 _LENGTH_SIZE = 4
-_ROOM = np.zeros(_LENGTH_SIZE, np.uint8)
+_EMPTY_LENGTH = np.zeros(_LENGTH_SIZE, np.uint8)
 """Room for the length of a table."""
 _FLAGS = {name: 1 << (15 - index) for index, (name, _) in enumerate(properties.FIELDS)}
 _KEPT = np.zeros(256, bool)
@@ -174,13 +174,13 @@ def _rewritten(lists: pa.BinaryArray, added: pa.BinaryArray, dropping: Mask) -> 
     where each list begins.
     """
     data, tables, limits = data_of(lists), data_of(added), offsets_of(lists).astype(np.int64)
-    buffer = np.concatenate([data, tables, _ROOM])
+    buffer = np.concatenate([data, tables, _EMPTY_LENGTH])
     starts, stops, count = limits[:-1], limits[1:], len(lists)
     listed, bounds = properties.locate(buffer, starts, stops), offsets_of(added) + np.int64(len(data))
     has_table = bounds[1:] > bounds[:-1]
     places = _place_of_headers(listed, starts)
     # The part before the headers, their length, the headers, and the part after them except an expiration.
-    room = np.full(count, len(buffer) - len(_ROOM))
+    room = np.full(count, len(buffer) - len(_EMPTY_LENGTH))
     begins, ends = np.stack([starts, room, places, stops]), np.stack([places, room, stops, stops])
     table_starts, table_stops = places.copy(), places.copy()
     if (table := listed.fields.get("headers")) is not None:

@@ -136,12 +136,12 @@ def _of_enqueue(data: bytes, time: int, command: list[_Span], reply: _Span) -> _
     """{enqueue, publisher, sequence, message}; dead letters have neither publisher nor sequence."""
     _, publisher, sequence, message = command
     if [atom_at(data, each[0]) for each in (publisher, sequence)] == [_UNDEFINED] * 2:
-        tail = _behind(data, message, _free_of_reply(data, reply))
+        tail = _after_message(data, message, _free_of_reply(data, reply))
         return _Template(stretch(data[: message[0]], [(time, time + 6)]), tail, time, None, None, None)
     if data[publisher[0]] not in _PIDS or data[sequence[0]] not in _WIDTHS:
         return None
     free = [(time, time + 6), (publisher[1] - _PID_SIZE, publisher[1]), (sequence[0] + 1, sequence[1])]
-    tail = _behind(data, message, _free_of_reply(data, reply))
+    tail = _after_message(data, message, _free_of_reply(data, reply))
     return _Template(stretch(data[: message[0]], free), tail, time, publisher, sequence, None)
 
 
@@ -149,19 +149,19 @@ def _of_sized(data: bytes, time: int, command: list[_Span], reply: _Span) -> _Te
     """{e, sequence, message, {metadata size, body size}}; the publisher is the pid that is notified."""
     _, sequence, message, sizes = command
     numbers = elements(data, sizes[0])
-    heard = elements(data, reply[0])
-    if len(numbers) != 2 or len(heard) != 3 or atom_at(data, heard[0][0]) != b"notify":
+    reply_parts = elements(data, reply[0])
+    if len(numbers) != 2 or len(reply_parts) != 3 or atom_at(data, reply_parts[0][0]) != b"notify":
         return None
-    if data[heard[2][0]] not in _PIDS or any(data[each[0]] not in _WIDTHS for each in (sequence, *numbers)):
+    if data[reply_parts[2][0]] not in _PIDS or any(data[each[0]] not in _WIDTHS for each in (sequence, *numbers)):
         return None
     free = [(time, time + 6), (sequence[0] + 1, sequence[1])]
-    behind = [(start + 1, stop) for start, stop in numbers] + _free_of_reply(data, reply)
-    publisher, metadata, size = ((start - len(data), stop - len(data)) for start, stop in (heard[2], *numbers))
-    head, tail = stretch(data[: message[0]], free), _behind(data, message, behind)
+    free_after = [(start + 1, stop) for start, stop in numbers] + _free_of_reply(data, reply)
+    publisher, metadata, size = ((start - len(data), stop - len(data)) for start, stop in (reply_parts[2], *numbers))
+    head, tail = stretch(data[: message[0]], free), _after_message(data, message, free_after)
     return _Template(head, tail, time, publisher, sequence, (metadata, size))
 
 
-def _behind(data: bytes, message: _Span, free: list[_Span]) -> Stretch:
+def _after_message(data: bytes, message: _Span, free: list[_Span]) -> Stretch:
     """The stretch after the message, with the spans in it that may vary."""
     return stretch(data[message[1] :], [(start - message[1], stop - message[1]) for start, stop in free])
 

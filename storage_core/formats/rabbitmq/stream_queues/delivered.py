@@ -78,11 +78,11 @@ def _values(data: bytes, found: list[Section]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     headers: list[Item] = []
     for key, name in ANNOTATIONS.items():
-        _put(values, headers, name, *_taken(annotations, key))
+        _put(values, headers, name, *_pop_first(annotations, key))
     ids = _listed(data, found, values, headers)
     applied = sections.pairs(data, found, sections.APPLICATION_PROPERTIES)
     for key, name in ((TYPE, "type"), (APP_ID, "app_id")):
-        _put(values, headers, name, *_taken(applied, key))
+        _put(values, headers, name, *_pop_first(applied, key))
     headers = ids + [_header(key, *value) for key, value in applied if value[0] != "compound"] + headers
     if headers:
         values["headers"] = headers
@@ -113,7 +113,7 @@ def body(found: list[Section]) -> tuple[int, int]:
     return parts[begin].start, last.stop
 
 
-def _taken(pairs: list[tuple[bytes, tuple[str, Any]]], key: bytes) -> tuple[str, Any]:
+def _pop_first(pairs: list[tuple[bytes, tuple[str, Any]]], key: bytes) -> tuple[str, Any]:
     """Removes and returns the first value of a key; null if there is none."""
     for index, (name, value) in enumerate(pairs):
         if name == key:

@@ -88,8 +88,8 @@ class Shape:
         ok &= position == stops
         for each in self.sizes:
             begin = begins[each.number] + each.at
-            said = values_at(buffer, "u1" if each.width == 1 else ">u4", begin).astype(np.int64)
-            ok &= said + begin + each.width == begins[each.end] + each.end_at
+            stated = values_at(buffer, "u1" if each.width == 1 else ">u4", begin).astype(np.int64)
+            ok &= stated + begin + each.width == begins[each.end] + each.end_at
         found = Matched(ok, begins, ends)
         ok &= ~self._alone(found, buffer)
         return found

@@ -36,7 +36,7 @@ from storage_core.formats.rabbitmq.message.delivered_lists import with_sorted_he
 from storage_core.formats.rabbitmq.stream_queues import delivered
 from storage_core.formats.spans import gather
 
-_MOST_SAID, _MOST_NOTED = 5, 32
+_MOST_HEADER_FIELDS, _MOST_NOTED = 5, 32
 _SHORT = (section_values.UTF8[0], section_values.SYMBOL[0])
 
 
@@ -80,14 +80,14 @@ def _take_header(cursor: Cursor, content: Converted) -> None:
     here[rows] = True
     cursor.ok &= here
     inner, counts = opened(cursor, rows, LISTS)
-    inner.ok &= counts <= _MOST_SAID
+    inner.ok &= counts <= _MOST_HEADER_FIELDS
     for number, (some, each) in enumerate(inner.rounds(counts)):
         value = Elements(each)
-        each.ok &= _take_said(content, number, rows[some], value, each.ok)
+        each.ok &= _take_header_fields(content, number, rows[some], value, each.ok)
     cursor.ok[rows] &= inner.ok & (inner.position == inner.stop)
 
 
-def _take_said(content: Converted, number: int, rows: Rows, value: Elements, ok: Mask) -> Mask:
+def _take_header_fields(content: Converted, number: int, rows: Rows, value: Elements, ok: Mask) -> Mask:
     """Adds one value of the header section; returns which rows have one that is supported here."""
     codes, absent = value.codes, value.codes == sections.NULL
     if number == 0:

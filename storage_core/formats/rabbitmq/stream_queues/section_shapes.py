@@ -170,11 +170,11 @@ def _of_container(
 ) -> _Listed | None:
     """Fields and headers of a message with a header section; see `container_view`."""
     fields: list[tuple[str, Value | bytes]] = []
-    for told, said in zip(_HEADER_FIELDS, values[sections.HEADER], strict=False):
-        if isinstance(said, bytes) or (told, said.code) not in _HEADER_CODES:
+    for header_field, stated in zip(_HEADER_FIELDS, values[sections.HEADER], strict=False):
+        if isinstance(stated, bytes) or (header_field, stated.code) not in _HEADER_CODES:
             return None
-        if said.code != sections.NULL:
-            fields.append((told, _HEADER_CODES[told, said.code] or said))
+        if stated.code != sections.NULL:
+            fields.append((header_field, _HEADER_CODES[header_field, stated.code] or stated))
     for name, value in zip(container_view.PROPERTY_LIST, values.get(sections.PROPERTIES, []), strict=False):
         if name is None or isinstance(value, bytes) or value.code == sections.NULL:
             continue

@@ -67,7 +67,7 @@ VALUE_SIZE = 64
 Texts = tuple[Bytes, Positions]
 TEXTS = types.Tuple((BYTES, POSITIONS))
 """Texts one after another, and where each begins; one more element for the end of the last."""
-SAID = types.Tuple((POSITIONS, POSITIONS))
+POSITION_PAIR = types.Tuple((POSITIONS, POSITIONS))
 Spans = tuple[Positions, Positions]
 SPANS = types.Tuple((OUT_POSITIONS_OF_ALL, OUT_POSITIONS_OF_ALL))
 Copies = tuple[Numbers, Bytes]
@@ -97,7 +97,7 @@ class FoundRecords:
 def read_records(buffer: Bytes, starts: Positions, sizes: Positions, wanted: Wanted) -> FoundRecords:
     """`message.decode`. Raises ValueError if a record lies outside its buffer, or does not have exactly one entry."""
     starts, sizes, count = positions(starts), positions(sizes), len(starts)
-    said, queue, queue_ids, topics = _what_is_said(wanted.expected, count)
+    expected, queue, queue_ids, topics = _expected_arrays(wanted.expected, count)
     names = [name.encode() for name in wanted.properties]
     searched = np.frombuffer(b"".join(names), np.uint8), np.cumsum([0, *map(len, names)])
     packed = np.empty(int(sizes.sum()) if wanted.bodies else 0, np.uint8)
@@ -107,15 +107,15 @@ def read_records(buffer: Bytes, starts: Positions, sizes: Positions, wanted: Wan
     begins, ends = np.empty((len(names), count), np.int64), np.empty((len(names), count), np.int64)
     room = count * VALUE_SIZE
     value_offsets, values = np.zeros((len(names), count + 1), np.int32), np.empty(len(names) * room, np.uint8)
-    seen = _read(
-        buffer, starts, sizes, said, queue, queue_ids, topics, searched, CRC32_ADDRESS if wanted.crcs else 0, flaws,
+    all_notes = _read(
+        buffer, starts, sizes, expected, queue, queue_ids, topics, searched, CRC32_ADDRESS if wanted.crcs else 0, flaws,
         notes, parts, (offsets, packed), (begins, ends), (value_offsets, values),
     )  # fmt: skip
-    if seen == OUTSIDE:
+    if all_notes == OUTSIDE:
         raise ValueError("a record lies outside of its buffer")
     bodies = _binary(offsets, packed) if wanted.bodies else None
     wrong_bodies = notes & WRONG_BODY != 0 if wanted.crcs else None
-    compressed, sixes = notes & IS_COMPRESSED != 0, notes & SIX != 0 if seen & SIX else None
+    compressed, sixes = notes & IS_COMPRESSED != 0, notes & SIX != 0 if all_notes & SIX else None
     differences = notes & np.uint8(DIFFERENCES)
     copied = [
         _binary(value_offsets[number], values[number * room :]) if value_offsets[number, -1] <= room else None
@@ -127,16 +127,16 @@ def read_records(buffer: Bytes, starts: Positions, sizes: Positions, wanted: Wan
     )  # fmt: skip
 
 
-def _what_is_said(expected: Expected | None, count: int) -> tuple[Spans, Numbers, Numbers, Texts]:
+def _expected_arrays(expected: Expected | None, count: int) -> tuple[Spans, Numbers, Numbers, Texts]:
     """Addresses and queue offsets, queues, and their ids and topics; empty if nothing is expected."""
     if expected is None:
         none, nowhere = np.empty(0, np.int32), np.empty(0, np.int64)
         return (nowhere, nowhere), none, none, (np.empty(0, np.uint8), np.zeros(1, np.int64))
-    said = positions(expected.physical_offsets), positions(expected.queue_offsets)
+    offsets = positions(expected.physical_offsets), positions(expected.queue_offsets)
     queue, topics = np.ascontiguousarray(expected.queue), (expected.topics.packed, expected.topics.offsets)
-    if not count == len(queue) == len(said[0]) == len(said[1]):
+    if not count == len(queue) == len(offsets[0]) == len(offsets[1]):
         raise ValueError("not one entry a record")
-    return said, queue, expected.queue_ids, topics
+    return offsets, queue, expected.queue_ids, topics
 
 
 def _binary(offsets: Numbers, packed: Bytes) -> pa.BinaryArray:
@@ -221,14 +221,14 @@ def _copy_values(buffer: Bytes, begins: Positions, ends: Positions, row: int, of
             offsets[number, row + 1] = room + 1
 
 
-@njit(types.int64(BYTES, POSITIONS, POSITIONS, SAID, NUMBERS, NUMBERS, TEXTS, TEXTS, types.int64,
+@njit(types.int64(BYTES, POSITIONS, POSITIONS, POSITION_PAIR, NUMBERS, NUMBERS, TEXTS, TEXTS, types.int64,
                   OUT_BYTES, OUT_BYTES, OUT_POSITIONS_OF_ALL, COPIES, SPANS, COPIES_OF_ALL),
       nogil=True, cache=True, _nrt=False)  # fmt: skip
 def _read(
     buffer: Bytes,
     starts: Positions,
     sizes: Positions,
-    said: Spans,
+    expected: Spans,
     queues: Numbers,
     queue_ids: Numbers,
     topics: Texts,
@@ -242,8 +242,8 @@ def _read(
     values: Copies,
 ) -> int:
     """Returns all notes combined by OR, or OUTSIDE."""
-    seen, filled, (topic_texts, topic_bounds), (texts, bounds), (begins, ends) = 0, 0, topics, names, spans
-    (physical_offsets, queue_offsets), (offsets, packed), (value_offsets, packed_values) = said, bodies, values
+    all_notes, filled, (topic_texts, topic_bounds), (texts, bounds), (begins, ends) = 0, 0, topics, names, spans
+    (physical_offsets, queue_offsets), (offsets, packed), (value_offsets, packed_values) = expected, bodies, values
     for row in range(len(starts)):
         start, size, note = starts[row], sizes[row], 0
         body, body_size, topic, topic_size, properties, properties_size = 0, 0, 0, 0, 0, 0
@@ -255,8 +255,8 @@ def _read(
                 buffer, start, size
             )
             if len(queues):
-                said_id, said_offset = queue_ids[queues[row]], queue_offsets[row]
-                note |= _header_differences(buffer, start, size, physical_offsets[row], said_id, said_offset)
+                stated_id, stated_offset = queue_ids[queues[row]], queue_offsets[row]
+                note |= _header_differences(buffer, start, size, physical_offsets[row], stated_id, stated_offset)
                 note |= _topic_difference(buffer, topic, topic_size, topic_texts, topic_bounds, queues[row])
         parts[0, row], parts[1, row], parts[2, row] = body, body_size, topic
         parts[3, row], parts[4, row], parts[5, row] = topic_size, properties, properties_size
@@ -272,5 +272,5 @@ def _read(
             found = np.int64(crc32(crc_address, buffer, body, body_size)) & MASK
             note |= WRONG_BODY if found != int32_at(buffer, start + CRC_AT) else 0
         notes[row] = note
-        seen |= note
-    return seen
+        all_notes |= note
+    return all_notes

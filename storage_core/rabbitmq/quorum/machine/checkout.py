@@ -61,9 +61,9 @@ def _new_v5(name: ConsumerId, spec: Any, meta: Any, timeout: int | None) -> Cons
     life, term = spec if len(spec) == 2 else (spec[0], _mode_of(*spec[1:]))
     mode, most, serial = credit_mode_of(term)
     credit = int(term[1]) if mode == "simple_prefetch" else 0
-    said = meta.get("priority") if isinstance(meta, dict) else None
+    priority = meta.get("priority") if isinstance(meta, dict) else None
     return Consumer(
-        name, credit, mode, life == "once", said if isinstance(said, int) else _priority_of(meta),
+        name, credit, mode, life == "once", priority if isinstance(priority, int) else _priority_of(meta),
         delivery_count=int(term[1]) if serial else 0, most_credit=most, serial=serial, prefetch=prefetch_of(meta),
         timeout=timeout,
     )  # fmt: skip

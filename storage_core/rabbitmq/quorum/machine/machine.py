@@ -86,13 +86,13 @@ class Machine:
         """Enqueues a message."""
         state = self.state
         if isinstance(publisher, Opaque) or isinstance(sequence, int):
-            wanted = state.publishers.setdefault(publisher, 1)
-            if sequence != wanted:
+            expected = state.publishers.setdefault(publisher, 1)
+            if sequence != expected:
                 return
-            state.publishers[publisher] = wanted + 1
-        given = [value for value in (facts.ttl, state.settings.message_ttl_ms) if value is not None]
-        if given:
-            state.expiries[index] = now + (min(given) or 1)
+            state.publishers[publisher] = expected + 1
+        ttls = [value for value in (facts.ttl, state.settings.message_ttl_ms) if value is not None]
+        if ttls:
+            state.expiries[index] = now + (min(ttls) or 1)
             state.sizes[index] = self.counted(facts)
         if facts.deliveries and self.knows_priorities:
             state.failures[index] = facts.deliveries

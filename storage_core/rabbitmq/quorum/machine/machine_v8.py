@@ -34,8 +34,8 @@ class MachineV8(MachineV7):
 
     def timeout_of(self, meta: Any) -> int:
         """The ms within which a consumer must settle a message, from the meta map of its checkout."""
-        said = meta.get("timeout") if isinstance(meta, dict) else None
-        return said if isinstance(said, int) else ACKNOWLEDGED_WITHIN
+        timeout = meta.get("timeout") if isinstance(meta, dict) else None
+        return timeout if isinstance(timeout, int) else ACKNOWLEDGED_WITHIN
 
     # -- expiry
 
@@ -74,17 +74,17 @@ class MachineV8(MachineV7):
 
     def settle(self, now: int, key: ConsumerKey, ids: list[int]) -> None:
         """Removes acknowledged messages."""
-        if self._is_heard(now, key, ids):
+        if self._is_from_active(now, key, ids):
             super().settle(now, key, ids)
 
     def discard(self, now: int, key: ConsumerKey, ids: list[int], how: Outcome = FAILED) -> None:
         """Dead-letters rejected messages."""
-        if self._is_heard(now, key, ids):
+        if self._is_from_active(now, key, ids):
             super().discard(now, key, ids, how)
 
     def give_back(self, now: int, key: ConsumerKey, ids: list[int], how: Outcome = RETURNED) -> None:
         """Moves each returned message to the returns or to the delayed messages, or removes it."""
-        found = self.find(key) if self._is_heard(now, key, ids) else None
+        found = self.find(key) if self._is_from_active(now, key, ids) else None
         if found is None:
             return
         key, consumer = found
@@ -93,7 +93,7 @@ class MachineV8(MachineV7):
         self.came_back()
         self.serve(now)
 
-    def _is_heard(self, now: int, key: ConsumerKey, ids: list[int]) -> bool:
+    def _is_from_active(self, now: int, key: ConsumerKey, ids: list[int]) -> bool:
         """Whether the answer is from a consumer that is not waiting. One that was late with these messages no longer
         is; if it waits, the messages no longer belong to it.
         """

@@ -89,11 +89,11 @@ def are_headers(buffer: Bytes, starts: Positions, stops: Positions) -> tuple[Mas
     """Which annotations of these names a consumer receives as headers, and which can have no effect other than that."""
     begins, inner = (
         values_at(buffer, f"S{len(text)}", starts) == text
-        for text in (container_view.HEADER_BEGINS, container_view.SAYING_BEGINS)
+        for text in (container_view.HEADER_PREFIX, container_view.PROPERTY_PREFIX)
     )
     sizes = stops - starts
-    begins &= sizes >= len(container_view.HEADER_BEGINS)
-    known: Mask = ~(inner & (sizes >= len(container_view.SAYING_BEGINS)))
+    begins &= sizes >= len(container_view.HEADER_PREFIX)
+    known: Mask = ~(inner & (sizes >= len(container_view.PROPERTY_PREFIX)))
     known &= ~are_among(buffer, starts, stops, _SAYING)
     shown = begins & known & (sizes <= MOST_SHORT) & ~are_among(buffer, starts, stops, container_view.NO_HEADERS)
     return shown, known

@@ -20,7 +20,7 @@ from storage_core.formats.rabbitmq.amqp.properties import MOST_SHORT, PERSISTENT
 from storage_core.formats.rabbitmq.amqp.sections import Section, Value
 
 TYPE = b"x-basic-type"
-HEADER_BEGINS, SAYING_BEGINS = b"x-", b"x-basic-"
+HEADER_PREFIX, PROPERTY_PREFIX = b"x-", b"x-basic-"
 """Prefixes of the names of annotations that become headers, and of those among them that set a property instead."""
 NOTED = {
     "delivery_mode": b"x-basic-delivery-mode", "priority": b"x-basic-priority", "expiration": b"x-basic-expiration",
@@ -85,9 +85,9 @@ def values_of(view: View, encoded: bool, refuse: Refuse) -> dict[str, Any]:
     """The values of the property list, None for those that a message lacks. `encoded`: the body is sections."""
     noted = [(key[1], value) for key, value in view.noted if key[0] == "symbol"]
     values, ids = _of_properties(view.listed, refuse)
-    said = dict(reversed(noted))
-    values |= _of_header(view.header, said, refuse)
-    values["type"] = ENCODED if encoded else _short("type", said.get(TYPE, NOTHING), refuse)
+    by_key = dict(reversed(noted))
+    values |= _of_header(view.header, by_key, refuse)
+    values["type"] = ENCODED if encoded else _short("type", by_key.get(TYPE, NOTHING), refuse)
     listed = [*_noted_headers(noted, refuse), *ids]
     for (kind, name), value in view.applied:
         if kind != "utf8" or len(name) > MOST_SHORT or _is_raw(value):
@@ -125,12 +125,12 @@ def is_header(key: bytes) -> bool:
     """Whether a consumer receives the annotation `key` as a header of this name."""
     if key in {CC, DEATHS, *NO_HEADERS}:
         return False
-    return key.startswith(HEADER_BEGINS) and not key.startswith(SAYING_BEGINS)
+    return key.startswith(HEADER_PREFIX) and not key.startswith(PROPERTY_PREFIX)
 
 
-def _of_header(said: list[Value], noted: dict[bytes, Value], refuse: Refuse) -> dict[str, Any]:
+def _of_header(header: list[Value], noted: dict[bytes, Value], refuse: Refuse) -> dict[str, Any]:
     """Delivery mode, priority and expiration."""
-    durable, priority, ttl = [*said, NOTHING, NOTHING, NOTHING][:3]
+    durable, priority, ttl = [*header, NOTHING, NOTHING, NOTHING][:3]
     known = {
         "delivery_mode": None if durable[0] != "boolean" else PERSISTENT_MODE if durable[1] else TRANSIENT_MODE,
         "priority": _octet("priority", priority, refuse),
@@ -223,9 +223,9 @@ def _noted_headers(noted: list[tuple[bytes, Value]], refuse: Refuse) -> Iterator
 
 def _death(value: Value, refuse: Refuse) -> list[Item] | None:
     """One table of `x-death`."""
-    said = value[1] if value[0] == "map" else []
-    ttl = said[0][1] if said and said[0][0] == ("symbol", b"ttl") else None
-    fields = said if ttl is None else said[1:]
+    pairs = value[1] if value[0] == "map" else []
+    ttl = pairs[0][1] if pairs and pairs[0][0] == ("symbol", b"ttl") else None
+    fields = pairs if ttl is None else pairs[1:]
     right = [key for key, _ in fields] == [("symbol", name) for name in _DEATH]
     right = right and [kind for _, (kind, _) in fields] == [*_DEATH.values()]
     if not right or (ttl is not None and (ttl[0] != "uint" or ttl[1] >> 32)):

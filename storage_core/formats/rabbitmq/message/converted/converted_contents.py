@@ -61,8 +61,8 @@ class Converted:
         columns = self.columns(rows)
         columns["timestamp"] = as_array(noted.seconds, noted.seconds < 0)
         times = pc.if_else(as_array(noted.ttl >= 0), digits(noted.ttl), NULL_BYTES)
-        said = columns.get("expiration", pa.nulls(len(rows), pa.binary()))
-        columns["expiration"] = pc.if_else(as_array(noted.ttl == -1), said, times)
+        stated = columns.get("expiration", pa.nulls(len(rows), pa.binary()))
+        columns["expiration"] = pc.if_else(as_array(noted.ttl == -1), stated, times)
         if "priority" not in columns:
             columns["priority"] = as_array(noted.priority, noted.priority < 0)
         if "delivery_mode" not in columns:

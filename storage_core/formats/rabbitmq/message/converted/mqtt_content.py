@@ -32,8 +32,8 @@ def converted(content: Any) -> tuple[dict[str, Any], bytes]:
         raise FormatError(0, f"the quality of service is {qos!r:.40}, neither 0 nor 1")
     if not isinstance(body, bytes) or not isinstance(listed, dict):
         raise FormatError(0, "the payload is not a binary, or the properties are not a map")
-    said = {name: _binary(name, listed.get(name)) for name in (CONTENT_TYPE, CORRELATION, RESPONSE)}
-    kind, correlation, response = said.values()
+    binaries = {name: _binary(name, listed.get(name)) for name in (CONTENT_TYPE, CORRELATION, RESPONSE)}
+    kind, correlation, response = binaries.values()
     headers = _user_properties(listed.get(USER, []))
     if response is not None:
         headers.insert(0, (REPLY_TOPIC, "S", response.translate(_AS_KEY)))

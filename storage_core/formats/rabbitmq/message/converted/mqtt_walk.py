@@ -97,7 +97,7 @@ def _take_texts(name: str, rows: Rows, texts: pa.BinaryArray, found: Converted, 
         headers.first.append((rows, _headers(mqtt_content.REPLY_TOPIC, texts)))
         return
     field, is_right = _FIELDS[name]
-    right = _asked(texts, is_right)
+    right = _checked(texts, is_right)
     found.add(field, rows[right], texts.filter(as_array(right)))
     if name == mqtt_content.CORRELATION:
         others = _headers(mqtt_content.CORRELATION_HEADER, texts.filter(as_array(~right)))
@@ -126,9 +126,9 @@ def _user_properties(cursor: Cursor, rows: Rows) -> tuple[Rows, pa.BinaryArray]:
     return rows[owners], joined(names, b"S", counted(gather(cursor.buffer, starts, stops), ">u4"))
 
 
-def _asked(texts: pa.BinaryArray, is_right: Callable[[bytes], bool]) -> Mask:
+def _checked(texts: pa.BinaryArray, is_right: Callable[[bytes], bool]) -> Mask:
     """Which of the texts are right; each distinct text is checked once."""
     encoded = texts.dictionary_encode()
-    told = np.array([is_right(text) for text in encoded.dictionary.to_pylist()], bool)
-    found: Mask = told[as_numbers(encoded.indices)]
+    verdicts = np.array([is_right(text) for text in encoded.dictionary.to_pylist()], bool)
+    found: Mask = verdicts[as_numbers(encoded.indices)]
     return found
