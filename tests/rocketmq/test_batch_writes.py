@@ -14,7 +14,7 @@ from storage_core.errors import MqStoreError
 from storage_core.formats.rocketmq.consumequeue import BATCH_ENTRY
 from storage_core.rocketmq.recovery.batch_queues import BatchEntries
 from tests.golden import archive
-from tests.reference.served import Row, by_place
+from tests.reference.served import Row, by_place, place
 from tests.support.batch_store import lose_batch_entries
 from tests.support.golden_stores import name_and_directory
 
@@ -96,3 +96,29 @@ def test_a_repair_rebuilds_queues_as_a_broker_made_them(tmp_path: Path, harm: st
         assert list(store.verify()) == []
     assert batch_files(directory) == files
     assert rows_of(directory) == before
+
+
+def test_a_repair_leaves_no_gap_between_batches(tmp_path: Path) -> None:
+    """From a queue offset in a gap, a broker would serve the record before it for ever."""
+    directory = archive.unpack("stopped-5.3.3", tmp_path, ENGINE)
+    before, damaged = rows_of(directory), set()
+    for key in sorted({place(row)[:2] for row in before if row["topic"] in BATCHED}):
+        records = sorted({row["physicalOffset"] for row in before if place(row)[:2] == key})
+        damaged.add(records[len(records) // 2])
+        damage_record(directory, records[len(records) // 2])
+    with open_store(str(directory)) as store:
+        assert store.repair()
+        assert list(store.verify()) == []
+    for data in batch_files(directory).values():
+        entries = np.frombuffer(data, BATCH_ENTRY.dtype)
+        entries = entries[entries["size"] > 0]
+        assert (entries["queue_offset"][1:] == entries["queue_offset"][:-1] + entries["count"][:-1]).all()
+    assert rows_of(directory) == [row for row in before if row["physicalOffset"] not in damaged]
+
+
+def damage_record(directory: Path, physical_offset: int) -> None:
+    """Overwrites the magic code of a record."""
+    path = max(file for file in (directory / "commitlog").iterdir() if int(file.name) <= physical_offset)
+    with path.open("r+b") as log:
+        log.seek(physical_offset - int(path.name) + 4)
+        log.write(b"gone")

@@ -8,7 +8,11 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from storage_core.files import system
 from storage_core.files.open_files import OpenFiles
@@ -27,6 +31,8 @@ from storage_core.rocketmq.write.prepare import make_file
 from storage_core.store import QueueKey
 
 NEW = "repair-batch-queues"
+MOST_MESSAGES = 0x7FFF
+"""The largest count of an entry."""
 
 
 def list_batches(subject: Subject, keys: Collection[QueueKey], cut: CutBytes) -> None:
@@ -60,7 +66,7 @@ class _Lists:
             for run in dispatched_records(log, files, log.start, verdict.log_end, verdict.rules):
                 self._add(run)
         for each in self._files.values():
-            each.force()
+            each.finish()
 
     def _add(self, run: RecordRun) -> None:
         entries = batch_entries(run, {topic for topic, _ in self._files})
@@ -72,21 +78,54 @@ class _Lists:
                 own, begins = entries.of(number)
                 if begins:
                     self._files[key].clear()
-                counts = entries.stops - entries.queue_offsets
-                columns = (entries.physical_offsets, entries.sizes, codes, store_ms, entries.queue_offsets, counts)
-                self._files[key].append(encode_batch_entries(*(column[own] for column in columns)).tobytes())
+                ranges = entries.queue_offsets, entries.stops
+                columns = (entries.physical_offsets, entries.sizes, codes, store_ms, *ranges)
+                self._files[key].add([column[own] for column in columns])
 
 
 @dataclass
 class _Files:
-    """The files of one queue, each of `size` bytes, filled one after another."""
+    """The files of one queue, each of `size` bytes, filled one after another. The last entry is held back."""
 
     folder: str
     size: int
     position: int = 0
+    last: list[npt.NDArray[Any]] = field(default_factory=list)
 
-    def append(self, data: bytes) -> None:
-        """Appends to what was written."""
+    def add(self, columns: list[npt.NDArray[Any]]) -> None:
+        """Adds entries, given as the columns of a batch entry, but with the end of each instead of its count.
+
+        Where messages are lost, the entry before them counts them too: from a queue offset that no entry covers, a
+        consumer would get that entry again and again (rocketmq.md 3.7).
+        """
+        if self.last:
+            columns = [np.concatenate(pair) for pair in zip(self.last, columns, strict=True)]
+        self.last = [column[-1:] for column in columns]
+        *_, starts, stops = columns
+        is_gap = (starts[1:] > stops[:-1]) & (starts[1:] - starts[:-1] <= MOST_MESSAGES)
+        stops = np.where(is_gap, starts[1:], stops[:-1])
+        self._write([column[:-1] for column in columns[:-1]], stops)
+
+    def finish(self) -> None:
+        """Writes the last entry, and forces the files to the disk."""
+        if self.last:
+            self._write(self.last[:-1], self.last[-1])
+        for base_offset in range(0, self.position, self.size):
+            descriptor = system.open_write(self._path(base_offset))
+            try:
+                system.fsync(descriptor)
+            finally:
+                system.close(descriptor)
+
+    def clear(self) -> None:
+        """Removes what was written."""
+        for base_offset in range(0, self.position, self.size):
+            system.unlink(self._path(base_offset))
+        self.position, self.last = 0, []
+
+    def _write(self, columns: list[npt.NDArray[Any]], stops: npt.NDArray[np.int64]) -> None:
+        physical_offsets, sizes, codes, store_ms, starts = columns
+        data = encode_batch_entries(physical_offsets, sizes, codes, store_ms, starts, stops - starts).tobytes()
         while data:
             inside = self.position % self.size
             path = self._path(self.position - inside)
@@ -100,21 +139,6 @@ class _Files:
             finally:
                 system.close(descriptor)
             self.position += len(part)
-
-    def clear(self) -> None:
-        """Removes what was written."""
-        for base_offset in range(0, self.position, self.size):
-            system.unlink(self._path(base_offset))
-        self.position = 0
-
-    def force(self) -> None:
-        """Forces the files to the disk."""
-        for base_offset in range(0, self.position, self.size):
-            descriptor = system.open_write(self._path(base_offset))
-            try:
-                system.fsync(descriptor)
-            finally:
-                system.close(descriptor)
 
     def _path(self, base_offset: int) -> str:
         return os.path.join(self.folder, paths.chain_name(base_offset))
