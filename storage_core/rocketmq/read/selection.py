@@ -19,7 +19,7 @@ from storage_core.errors import DataLossError, OffsetOutOfRangeError, OptionErro
 from storage_core.files.open_files import OpenFiles
 from storage_core.formats.layout import Positions
 from storage_core.rocketmq.disk.batch_queue import BatchQueue
-from storage_core.rocketmq.disk.config_files import committed_offsets
+from storage_core.rocketmq.disk.config_files import committed_offsets, topic_table
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 from storage_core.rocketmq.read.predicates import bounds_of, may_hold
 from storage_core.rocketmq.read.ranges import NO_RANGES, QueueRanges
@@ -146,7 +146,7 @@ def _narrows(request: ScanRequest) -> bool:
 
 
 def _narrowed(request: ScanRequest, served: ServedQueues, files: OpenFiles) -> Selection:
-    infos = [info for info in named_queues(request, served.infos) if may_hold(request, info)]
+    infos = [info for info in named_queues(request, served.infos, served.listing.root) if may_hold(request, info)]
     starts = _group_offsets("startingOffsets", request.start, served.listing.root)
     stops = _group_offsets("endingOffsets", request.stop, served.listing.root)
     for committed in (starts, stops):
@@ -241,11 +241,15 @@ def _group_offsets(option: str, bound: OffsetBound, root: str) -> Mapping[QueueK
     return committed[bound.group]
 
 
-def named_queues(request: ScanRequest, queues: Sequence[QueueInfo]) -> list[QueueInfo]:
-    """The queues that a request selects by name. Raises OptionError for an unknown name, listing the known ones."""
+def named_queues(request: ScanRequest, queues: Sequence[QueueInfo], root: str) -> list[QueueInfo]:
+    """The queues that a request selects by name. Raises OptionError for an unknown name, listing the known ones.
+
+    A topic without a queue is known if `topics.json` has it: nothing was sent to it, or nothing is left.
+    """
     topics = sorted({queue.topic for queue in queues})
     for topic in request.topics or ():
-        _check_topic("topic", topic, topic, topics)
+        if topic not in topics and topic not in topic_table(root):
+            _check_topic("topic", topic, topic, topics)
     known = {(queue.topic, queue.queue_id) for queue in queues}
     wanted = {
         "assign": request.assign or (),
