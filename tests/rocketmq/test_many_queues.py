@@ -89,6 +89,7 @@ def test_many_queues_are_cut_where_each_is_cut(tmp_path: Path, monkeypatch: pyte
 
 def test_a_plan_opens_a_queue_file_once_and_stats_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It finds the end of the queue; the cuts are known by then. Nothing else grows with the number of queues."""
+    monkeypatch.setattr(recovery_cache, "WORTH_KEEPING_S", float("inf"))
     root = orders_store(tmp_path / "store", 1_200, queues=QUEUES, commitLogFileSize=1 << 20)
     calls: Counter[str] = Counter()
     for name in ("open_read", "pread", "pread_into", "stamp", "stat", "names", "exists", "is_folder"):
