@@ -162,6 +162,7 @@ def resumed(
             lost.append(f"{name} {reason}")
     if lost and fail:
         raise DataLossError(
-            f"{path}: {listing(lost, 3)}; messages may be lost: set failOnDataLoss=false to go on with what is there"
+            f"{path}: {listing(lost, 3)}; messages may be lost, if this is the store of the checkpoint: "
+            "set failOnDataLoss=false to go on with what is there"
         )
     return found

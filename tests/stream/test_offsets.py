@@ -75,7 +75,8 @@ def test_what_is_lost_is_named() -> None:
         with pytest.raises(DataLossError) as caught:
             resumed({key: position}, snapshot, "/s", True)
         assert str(caught.value) == (
-            f"DataLossError: /s: {text}; messages may be lost: set failOnDataLoss=false to go on with what is there"
+            f"DataLossError: /s: {text}; messages may be lost, if this is the store of the checkpoint: "
+            "set failOnDataLoss=false to go on with what is there"
         )
         assert resumed({key: position}, snapshot, "/s", False) == ({} if left is None else {key: left})
 

@@ -64,6 +64,8 @@ PLANNED = {
     Kind.UNSERVED: "nothing; scan=log reads the messages that are still in the commit log",
     **dict.fromkeys(QUEUES | BATCHES, "rebuild the queue from the log"),
     **dict.fromkeys(INDEX, "rebuild the index from the log"),
+    Kind.INDEX_LOST: "rebuild the index from the log, if mqstore wrote it, or with the broker's maxHashSlotNum and "
+    "maxIndexNum",
 }
 
 

@@ -91,7 +91,8 @@ def _check(physical_offsets: Positions, ends: Positions, before: Positions, file
         at = int(wrong[0])
         raise ValueError(
             f"physicalOffset {physical_offsets[at]} leaves a hole after {before[at]}; preserve needs every record of "
-            "the log, so read with scan=log and no filter, or write without preserve"
+            "the log and its file size, so read with scan=log and no filter and set commitLogFileSize to that of the "
+            "source, or write without preserve"
         )
     wrong = np.flatnonzero(physical_offsets % file_size + (ends - physical_offsets) + BLANK.size > file_size)
     if len(wrong):
