@@ -63,7 +63,7 @@ class ParquetRows(Incoming):
         try:
             self._file = parquet.ParquetFile(path)
         except pa.ArrowInvalid as error:
-            raise MqStoreError(f"{path}: no Parquet file: {shorten(str(error))}") from None
+            raise MqStoreError(f"{path}: not a Parquet file: {shorten(str(error))}") from None
         self.columns = self._file.schema_arrow.names
 
     def batches(self, line: ProgressLine) -> Iterator[pa.RecordBatch]:
@@ -112,7 +112,7 @@ class JsonRows(Incoming):
         try:
             row = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise MqStoreError(f"{self._path}: line {number}: no JSON: {error}") from None
+            raise MqStoreError(f"{self._path}: line {number}: not JSON: {error}") from None
         if not isinstance(row, dict):
             raise MqStoreError(f"{self._path}: line {number}: not a JSON object, but {shorten(str(row))}")
         for name in row if self.columns else ():

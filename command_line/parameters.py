@@ -13,6 +13,20 @@ import click
 from command_line.switches import QUEUE, SWITCHES, parameter_of
 
 Function = Callable[..., Any]
+
+
+class Whole(click.IntRange):
+    """A whole number in a range; click itself calls it an "integer range"."""
+
+    name = "integer"
+
+
+class Fraction(click.FloatRange):
+    """A number in a range; click itself calls it a "float range"."""
+
+    name = "number"
+
+
 BODIES = ("text", "json", "hex", "base64")
 
 _HELP = {
@@ -73,7 +87,7 @@ def format_option(function: Function) -> Function:
 
 def count_option(function: Function) -> Function:
     """Adds the switch -n."""
-    return click.option("-n", "--limit", type=click.IntRange(0), metavar="N", help="At most N messages.")(function)
+    return click.option("-n", "--limit", type=Whole(0), metavar="N", help="At most N messages.")(function)
 
 
 def switches(*options: str) -> Callable[[Function], Function]:

@@ -21,6 +21,11 @@ _PAIR = re.compile(
 )
 _WORD = re.compile(rf"(?<![-\w'])({'|'.join(sorted(_CAMEL, key=len, reverse=True))})(?![\w'])")
 _READ = re.compile(r"\bread\(([^)]*)\)")
+_USE_MODE = re.compile(r"\buse mode=(\w+)")
+_FILTER = re.compile(r"use where\(\) on \w+ or \w+")
+_OR_FILTER = re.compile(r" or where\(\w+\)")
+# Lists that end a text and name columns, or options of `--set`: they are spelled like options, but are no switches.
+_NAMES = re.compile(r"(?:did you mean|\b[Tt]he (?:columns|options of a write) are) .*")
 _ABOUT_OPTIONS = re.compile(r"leave the option out")
 # Words after "option" that name no option.
 _NO_NAMES = {"of", "out", "that", "is", "and", "or", "with", "to", "in", "as", "names", "which", "such"}
@@ -44,8 +49,17 @@ def _subject(error: OptionError) -> str:
 
 
 def in_switches(text: str) -> str:
-    """A text with each option that it names replaced by its switch."""
-    text = _ABOUT_OPTIONS.sub("leave it out", " ".join(text.split()))
+    """A text with each option that its advice names replaced by its switch; columns that it lists are left alone."""
+    text = " ".join(text.split())
+    names = _NAMES.search(text)
+    return _advice(text) if names is None else _advice(text[: names.start()]) + names[0]
+
+
+def _advice(text: str) -> str:
+    text = _ABOUT_OPTIONS.sub("leave it out", text)
+    text = _USE_MODE.sub(lambda found: f"read it with `mqstore cat --mode {found[1].lower()}`", text)
+    text = _FILTER.sub("use `mqstore find`, which searches messageId, correlationId and guid", text)
+    text = _OR_FILTER.sub("", text)
     text = _READ.sub(lambda found: "`mqstore export` with " + found[1].replace(",", ""), text)
     text = _OPTION.sub(_named, text)
     text = _PAIR.sub(lambda found: f"{_before(found[0])}{switch_of(found[1])} {found[2]}", text)

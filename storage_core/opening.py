@@ -177,6 +177,8 @@ def _no_store(root: str, engine: str | None) -> StoreNotFoundError | Unsupported
             f"StoreNotFoundError: {root}: this is a folder of stores ({len(inside)}) and none itself; "
             f"name one of them, such as {inside[0]}, or a new path"
         )
+    if other := _of_other_engine(root, engine):
+        return other
     kind = rabbitmq.other_kind(root)
     if kind is not None:
         return UnsupportedFormatError(
@@ -191,3 +193,15 @@ def _no_store(root: str, engine: str | None) -> StoreNotFoundError | Unsupported
         f"StoreNotFoundError: {root}: no store lies here or two levels below; a RocketMQ store holds commitlog, "
         f"a RabbitMQ vhost holds .vhost; here are {shown}"
     )
+
+
+def _of_other_engine(root: str, engine: str | None) -> StoreNotFoundError | None:
+    """The error for a path that has stores of the other engine only; None if it has none."""
+    if engine not in ENGINES:
+        return None
+    other, name = (RABBITMQ, "RabbitMQ") if engine == ROCKETMQ else (ROCKETMQ, "RocketMQ")
+    found = _search(root, other, LEVELS)
+    if not found:
+        return None
+    what = f"this is a {name} store" if found == [root] else f"the stores here are {name}'s"
+    return StoreNotFoundError(f"StoreNotFoundError: {root}: {what}; leave out the option engine")

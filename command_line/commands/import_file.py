@@ -20,7 +20,7 @@ KINDS = {".parquet": PARQUET, ".jsonl": JSON, ".json": JSON}
 EXAMPLES = """\b
 Examples:
   mqstore export OLD orders.parquet --topic orders && mqstore import orders.parquet NEW --engine rocketmq
-  mqstore import orders.jsonl STORE --topic orders.replayed
+  mqstore import orders.jsonl STORE --topic orders-replayed
   mqstore import orders.jsonl STORE --dry-run                     checks every row
   mqstore export DEAD all.parquet --scan log --decompress false --mode dropmalformed
   mqstore import all.parquet RESCUED --engine rocketmq --set preserve=true

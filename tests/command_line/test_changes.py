@@ -58,7 +58,7 @@ def test_a_row_that_may_not_be_written_is_named(damaged: Path, tmp_path: Path) -
 
 def wrong_files() -> list[tuple[str, str]]:
     return [
-        ('{"a": 1', "line 1: no JSON: "),
+        ('{"a": 1', "line 1: not JSON: "),
         ("[1]", "line 1: not a JSON object, but [1]"),
         ('{"topic": "a b", "body": "x"}', "row 1: column 'topic' is 'a b': "),
         ('{"topic": "a", "body": "x"}\n\n{"topic": "a", "body": "x", "z": 1}', "line 3: the first line has no 'z'"),
@@ -78,11 +78,13 @@ def test_an_import_that_fails_changes_nothing(rocket: Path, tmp_path: Path) -> N
         assert done.stderr.count("\n") == 1
         assert reason in done.stderr
     (tmp_path / "x.parquet").write_bytes(b"PAR1 none")
-    assert "x.parquet: no Parquet file" in run("import", tmp_path / "x.parquet", store, code=2).stderr
+    assert "x.parquet: not a Parquet file" in run("import", tmp_path / "x.parquet", store, code=2).stderr
     assert "there is no such file" in run("import", tmp_path / "y.jsonl", store, code=2).stderr
     assert "its name must end in .parquet, .jsonl" in run("import", tmp_path / "y.txt", store, code=2).stderr
     assert "add --engine rocketmq" in run("import", tmp_path / "x.jsonl", tmp_path / "none", code=2).stderr
     assert "preserve=true" in run("import", tmp_path / "x.jsonl", store, "--set", "preserve", code=2).stderr
+    done = run("import", tmp_path / "x.jsonl", store, "--set", "foo=bar", code=2)
+    assert "indexEntries, commitLogPath, lockTimeout" in done.stderr
     (tmp_path / "x.jsonl").write_text('{"topic": "a", "body": "x"}\n' * 3)
     done = run("import", tmp_path / "x.jsonl", store, "--dry-run")
     assert done.stderr == f"mqstore: 3 messages can be written to {store}\n"

@@ -31,6 +31,19 @@ def mistakes(rocket: Path, rabbit: Path, node: Path) -> list[tuple[list[object],
         (["cat", rocket, "--topic", "ordres"], "mqstore: --topic ordres: "),
         (["cat", rocket, "--queue", "1"], "mqstore: --queue 1: needs exactly one --topic"),
         (["cat", rocket, "--topic", "orders", "--queue", "a"], "mqstore: --queue a: must be numbers of the queues"),
+        (
+            ["cat", rocket, "--topic", "orders", "--queue", "0,99"],
+            "mqstore: --queue 99: topic orders has no such queue; its queues are 0, 1, 2, 3\n",
+        ),
+        (["cat", rocket, "--topic", "ordres", "--queue", "0"], "mqstore: --topic ordres: there is no such topic; did"),
+        (["ls", rocket, "--engine", "rabbitmq"], f"{rocket}: this is a RocketMQ store; leave out --engine\n"),
+        (["ls", rocket.parent, "--engine", "rabbitmq"], "the stores here are RocketMQ's; leave out --engine\n"),
+        (["ls", rabbit, "--engine", "rocketmq"], f"{rabbit}: this is a RabbitMQ store; leave out --engine\n"),
+        (["cat", rocket, "-n", "abc"], "'abc' is not a valid integer (see "),
+        (["cat", rocket, "--interval", "abc"], "'abc' is not a valid number (see "),
+        (["cat", rocket, "--columns", "topic,nope"], "mqstore: --columns nope: there is no such column; the columns"),
+        (["cat", rocket, "--format", "{nope}"], "mqstore: --format {nope}: there is no such column; the columns are"),
+        (["cat", rocket, "--format", "{nope}"], ", storeTimestamp, msgId, offsetMsgId, "),
         (["cat", rocket, "--from", "tomorrow"], "mqstore: --from tomorrow: must be epoch milliseconds, ISO 8601"),
         (["cat", rocket, "--start", "soon"], "mqstore: --start soon: must be earliest"),
         (["cat", rocket, "--columns", "bodi"], "mqstore: --columns bodi"),
@@ -43,7 +56,9 @@ def mistakes(rocket: Path, rabbit: Path, node: Path) -> list[tuple[list[object],
         (["ls", rocket, "--vhost", "x"], "mqstore: --vhost x: belongs to RabbitMQ stores, and"),
         (["cat", rocket, "--queue-type", "quorum"], "mqstore: --queue-type quorum: belongs to RabbitMQ stores, and"),
         (["ls", rabbit, "--commit-log-path", "/x"], "mqstore: --commit-log-path /x: belongs to RocketMQ stores, and"),
+        (["cat", rabbit, "--key", "k"], "no key index; use `mqstore find`, which searches messageId, correlationId "),
         (["cat", rabbit, "--key", "k"], "mqstore: --key k: RabbitMQ"),
+        (["cat", rabbit, "--from", "2020-01-01"], "; read those alone with --queue-type stream, or use --start\n"),
         (["offsets", rabbit], "mqstore: "),
         (["export", rabbit, "file.xml"], "mqstore: file.xml: its name must end in .parquet, .jsonl, .csv"),
         (["export", rabbit, "none/file.csv"], "mqstore: none/file.csv: there is no directory none"),
@@ -116,7 +131,7 @@ def test_the_offsets_of_a_config_that_cannot_be_read(tmp_path: Path) -> None:
     assert len(lines(run("offsets", store, "--json"))) > 10, "a broker takes the .bak"
     (config / "consumerOffset.json.bak").write_text("")
     done = run("offsets", store, code=1)
-    assert done.stderr.startswith(f"mqstore: {config}/consumerOffset.json at 1: no JSON: ")
+    assert done.stderr.startswith(f"mqstore: {config}/consumerOffset.json at 1: not JSON: ")
     assert done.stderr.count("\n") == 1
     (config / "consumerOffset.json").unlink()
     assert "no consumer group has committed an offset" in run("offsets", store, code=1).stderr
@@ -161,6 +176,11 @@ def test_a_few_texts_of_the_engines() -> None:
         ("option mode=DROPMALFORMED leaves", "--mode DROPMALFORMED leaves"),
         ("3 damaged messages left out (mode=DROPMALFORMED)", "3 damaged messages left out (--mode DROPMALFORMED)"),
         ("or name one topic with option topic", "or name one topic with --topic"),
+        ("leave out the option engine", "leave out --engine"),
+        (
+            "name it with commitLogPath; did you mean commitLogPath?",
+            "name it with --commit-log-path; did you mean commitLogPath?",
+        ),
         ("/data/topic=x/store: is empty", "/data/topic=x/store: is empty"),
     ):
         assert in_switches(text) == wanted

@@ -72,5 +72,5 @@ def test_damage_is_named_and_not_repaired(streams: Path, tmp_path: Path) -> None
     (row,) = lines(run("verify", streams, "--json", code=1))
     assert row["file"] == str(segment.relative_to(streams))
     text = run("repair", streams, "--to", tmp_path / "repaired", code=2).stderr
-    assert "no stream queue can be repaired; use --mode DROPMALFORMED" in text
+    assert "no stream queue can be repaired; read it with `mqstore cat --mode dropmalformed`" in text
     assert not (tmp_path / "repaired").exists()

@@ -99,9 +99,9 @@ def test_an_unknown_virtual_host(load, node: Path) -> None:
         ({"key": "k"}, "option 'key' = 'k': RabbitMQ stores have no key index; use where() on routingKeys or headers"),
         ({"msgId": "m"}, "option 'msgId' = 'm': RabbitMQ stores have no id index; use where() on messageId or guid"),
         ({"tag": "A"}, "option 'tag' = 'A': RabbitMQ messages have no tags; leave the option out"),
-        ({"startingTimestamp": "1"}, ("option 'startingTimestamp' = '1': RabbitMQ keeps no store time "
-                                         "but of streams, which queueType=stream reads alone; "
-                                     "use startingOffsets, or where(timestamp)")),
+        ({"startingTimestamp": "1"}, ("option 'startingTimestamp' = '1': RabbitMQ keeps no store time, "
+                                     "except in streams; read those alone with queueType=stream, "
+                                     "or use startingOffsets or where(timestamp)")),
         ({"startingOffsets": "group:g"}, ("option 'startingOffsets' = 'group:g': RabbitMQ has no consumer groups; "
                                          "give sequence ids")),
         ({"startingOffsets": '{"a.small": {"1": 5}}'}, ("option 'startingOffsets' = 'a.small/1': "

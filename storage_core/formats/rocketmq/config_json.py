@@ -24,11 +24,11 @@ def decode_config(data: bytes) -> dict[str, Any]:
     try:
         found = json.loads(_STRING_OR_KEY.sub(_quoted, text))
     except json.JSONDecodeError as error:
-        raise FormatError(error.pos, f"no JSON: {error.msg}") from None
+        raise FormatError(error.pos, f"not JSON: {error.msg}") from None
     except RecursionError:
-        raise FormatError(0, "no JSON: nested too deep") from None
+        raise FormatError(0, "not JSON: nested too deep") from None
     if not isinstance(found, dict):
-        raise FormatError(0, "no JSON object")
+        raise FormatError(0, "not a JSON object")
     return found
 
 

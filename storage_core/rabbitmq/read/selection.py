@@ -15,18 +15,15 @@ from storage_core.errors import OffsetOutOfRangeError, OptionError, choices
 from storage_core.formats.layout import Mask
 from storage_core.store import EARLIEST, LATEST, OffsetBound, QueueInfo, QueueKey, Scan, ScanRequest
 
-NO_TIME = "RabbitMQ keeps no store time but of streams, which queueType=stream reads alone"
+NO_TIME = "RabbitMQ keeps no store time, except in streams; read those alone with queueType=stream, or use"
 
 
 def check_request(request: ScanRequest) -> None:
     """Raises OptionError for options that a RabbitMQ store does not support."""
     refused = {
         "scan": ("log" if request.scan is Scan.LOG else None, "RabbitMQ stores have no log; leave the option out"),
-        "startingTimestamp": (
-            request.start_ms,
-            f"{NO_TIME}; use startingOffsets, or where(timestamp)",
-        ),
-        "endingTimestamp": (request.stop_ms, f"{NO_TIME}; use endingOffsets, or where(timestamp)"),
+        "startingTimestamp": (request.start_ms, f"{NO_TIME} startingOffsets or where(timestamp)"),
+        "endingTimestamp": (request.stop_ms, f"{NO_TIME} endingOffsets or where(timestamp)"),
         "key": (request.keys, "RabbitMQ stores have no key index; use where() on routingKeys or headers"),
         "msgId": (request.message_ids, "RabbitMQ stores have no id index; use where() on messageId or guid"),
         "tag": (request.tags, "RabbitMQ messages have no tags; leave the option out"),

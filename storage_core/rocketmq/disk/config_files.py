@@ -168,7 +168,7 @@ def _content(path: str) -> bytes:
     """The bytes of a config file; reading stops as soon as they cannot be one. Raises FormatError."""
     start = read_at(path, FIRST_BYTES).lstrip()
     if start and not start.startswith(b"{"):
-        raise FormatError(0, "no JSON object")
+        raise FormatError(0, "not a JSON object")
     data = read_at(path, MAX_SIZE + 1)
     if len(data) > MAX_SIZE:
         reason = f"longer than the {MAX_SIZE >> 20} MiB that mqstore reads of a config file; move it away or shorten it"

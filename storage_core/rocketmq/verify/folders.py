@@ -160,4 +160,4 @@ def _config(subject: Subject, path: str) -> Iterator[Finding]:
     backup = f"{path}.bak"
     good = system.exists(backup) and config_problem(backup) is None
     effect = "uses the .bak file" if good else "starts with an empty table"
-    yield subject.finding(Kind.CONFIG, path, 0, system.stat(path).size, "it is no JSON", effect, repairable=good)
+    yield subject.finding(Kind.CONFIG, path, 0, system.stat(path).size, "it is not JSON", effect, repairable=good)
