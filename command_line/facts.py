@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from command_line.stores import NamedStore
 from command_line.views import Row, store_rows
-from command_line.wording import in_switches, said
+from command_line.wording import error_text, in_switches
 from storage_core.errors import UnsupportedFormatError
 from storage_core.store import Store
 
@@ -35,7 +35,7 @@ def _messages(named: NamedStore) -> Row:
     try:
         queues = store_rows(named, "queues")
     except UnsupportedFormatError as error:
-        return {"unreadable": said(error)}
+        return {"unreadable": error_text(error)}
     sums = {name: sum(row.get(name) or 0 for row in queues) for name in ("messages", "bytes", "unacknowledged")}
     first = [row["firstStoreTimestamp"] for row in queues if row.get("firstStoreTimestamp")]
     last = [row["lastStoreTimestamp"] for row in queues if row.get("lastStoreTimestamp")]

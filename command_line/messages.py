@@ -77,10 +77,10 @@ def _newest(chosen: Sequence[Chosen], limit: Limit, line: ProgressLine) -> Itera
     if limit.count is None:
         raise OptionError("--newest-first", "", "needs to know how many: add -n")
     ordered = _order(chosen)
-    asked = schema_of(chosen).names
+    requested = schema_of(chosen).names
     kept: list[pa.RecordBatch] = []
     for each in chosen:
-        columns = tuple(dict.fromkeys([*asked, *ordered]))
+        columns = tuple(dict.fromkeys([*requested, *ordered]))
         request = _narrowed(replace(each.request, columns=columns), limit.count)
         for batch in _read(each.snapshot.plan(request), line):
             kept.append(batch)
@@ -90,7 +90,7 @@ def _newest(chosen: Sequence[Chosen], limit: Limit, line: ProgressLine) -> Itera
         rows = _last(kept, limit.count, ordered)
         if limit.newest_first:
             rows = rows.take(pa.array(range(len(rows) - 1, -1, -1), pa.int64()))
-        yield from rows.select(asked).to_batches()
+        yield from rows.select(requested).to_batches()
 
 
 def _order(chosen: Sequence[Chosen]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ import click
 
 from command_line.output.lines import OutputError, flush
 from command_line.signals import Signals
-from command_line.wording import said
+from command_line.wording import error_text
 from storage_core.errors import CorruptionError, DataLossError, FormatError, MqStoreError, TornWriteError
 
 P = ParamSpec("P")
@@ -57,19 +57,19 @@ def _ended(work: Callable[[], int]) -> int:
         # An exception that a signal raises inside a library's import or callback may surface as a different one.
         if signals.number is not None:
             return _stopped(128 + signals.number)
-        told = _told(error)
-        if told is None:
+        exit_code = _reported(error)
+        if exit_code is None:
             raise
-        return told
+        return exit_code
 
 
-def _told(error: BaseException) -> int | None:
+def _reported(error: BaseException) -> int | None:
     """Reports an error that the user can do something about and returns its exit code; None for any other."""
     match error:
         case MqStoreError():
             if isinstance(error, OutputError):
                 _forget_output()
-            say(said(error))
+            say(error_text(error))
             return code_of(error)
         case BrokenPipeError():
             # The reader of the output has closed the pipe.

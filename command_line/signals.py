@@ -60,9 +60,9 @@ class Signals:
         self.number = number
         raise Stopped
 
-    def _not_passed_on(self, told: sys.UnraisableHookArgs) -> None:
-        if told.exc_type is not Stopped:
-            self._report(told)
+    def _not_passed_on(self, unraisable: sys.UnraisableHookArgs) -> None:
+        if unraisable.exc_type is not Stopped:
+            self._report(unraisable)
         elif self.number is not None:
             self._again = threading.Timer(AGAIN_S, signal.raise_signal, [self.number])
             self._again.start()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from command_line.outcome import DAMAGED, FINE, FOUND_NOTHING, say
-from command_line.wording import in_switches, said
+from command_line.wording import error_text, in_switches
 from storage_core import find_stores, open_store
 from storage_core.errors import MqStoreError, OptionError, choices
 from storage_core.options.option import RABBITMQ
@@ -150,4 +150,4 @@ def _of_vhosts(found: Sequence[Store], wanted: Sequence[str]) -> list[Store]:
 
 
 def _reason(error: MqStoreError | OSError) -> str:
-    return said(error) if isinstance(error, MqStoreError) else f"{error.filename}: {error.strerror}"
+    return error_text(error) if isinstance(error, MqStoreError) else f"{error.filename}: {error.strerror}"

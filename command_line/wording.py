@@ -31,7 +31,7 @@ _ABOUT_OPTIONS = re.compile(r"leave the option out")
 _NO_NAMES = {"of", "out", "that", "is", "and", "or", "with", "to", "in", "as", "names", "which", "such"}
 
 
-def said(error: MqStoreError) -> str:
+def error_text(error: MqStoreError) -> str:
     """The text of an error for a user of the command line, on one line."""
     if isinstance(error, OptionError):
         return f"{_subject(error)}: {in_switches(error.allowed)}"

@@ -84,8 +84,8 @@ def _found(chosen: Sequence[Chosen], text: str, line: ProgressLine) -> Iterator[
 
 def _by_reading(each: Chosen, text: str, line: ProgressLine) -> Iterator[pa.RecordBatch]:
     """The messages of a store with the text as one of these ids; reads all messages."""
-    asked = each.snapshot.schema(each.request).names
-    columns = tuple(dict.fromkeys([*asked, *RABBITMQ_IDS]))
+    requested = each.snapshot.schema(each.request).names
+    columns = tuple(dict.fromkeys([*requested, *RABBITMQ_IDS]))
     for batch in batches([replace(each, request=replace(each.request, columns=columns))], Limit(), line):
         same = pc.or_kleene(
             pc.or_kleene(_equal(batch, RABBITMQ_IDS[0], text), _equal(batch, RABBITMQ_IDS[1], text)),
@@ -93,7 +93,7 @@ def _by_reading(each: Chosen, text: str, line: ProgressLine) -> Iterator[pa.Reco
         )
         found = batch.filter(same)
         if found.num_rows:
-            yield found.select(asked)
+            yield found.select(requested)
 
 
 def _equal(batch: pa.RecordBatch, name: str, text: str) -> pa.Array:

@@ -31,16 +31,16 @@ def over_time(data: OverTime) -> str:
     step = (WIDTH - LEFT - RIGHT) / len(totals)
     parts = [*_grid(scale)]
     for column in range(len(totals)):
-        floor, told = 0, []
+        floor, labels = 0, []
         for series, name in enumerate(data.names):
             count = int(data.counts[series, column])
             if count:
-                told.append(f"{name}: {count_text(count)}")
+                labels.append(f"{name}: {count_text(count)}")
                 parts.append(_bar(LEFT + column * step, step - 1, floor, count, scale, _colour(series, name)))
                 floor += count
-        if told:
+        if labels:
             start = _moment(data.start_ms + column * data.bin_ms, "s" if data.bin_ms >= 1000 else "ms")
-            shown = escape("\n".join([f"{start} UTC", *told]))
+            shown = escape("\n".join([f"{start} UTC", *labels]))
             area = f'x="{LEFT + column * step:.1f}" y="{TOP}" width="{step:.1f}" height="{HEIGHT - TOP - BOTTOM}"'
             parts.append(f'<rect class="hover" {area}><title>{shown}</title></rect>')
     parts += _time_axis(data.start_ms, data.bin_ms * len(totals))

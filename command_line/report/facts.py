@@ -202,6 +202,6 @@ def _dead_letters(chosen: Chosen, topics: Sequence[Row], line: ProgressLine) -> 
     if not names:
         return []
     columns = ("topic", "queueId", "queueOffset", "storeTimestamp", "key", "reconsumeTimes", "msgId", "properties")
-    asked = _asking(chosen, columns, topics=names)
-    found = batches([asked], Limit(DEAD_LETTERS, newest=True, newest_first=True), line)
+    question = _asking(chosen, columns, topics=names)
+    found = batches([question], Limit(DEAD_LETTERS, newest=True, newest_first=True), line)
     return [{**row, "origin": row["properties"].get("RETRY_TOPIC")} for batch in found for row in json_rows(batch)]

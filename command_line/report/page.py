@@ -124,10 +124,10 @@ def _charts(facts: StoreFacts) -> Iterator[str]:
     sized = [(name, size, size_text(size)) for name, size in largest if size]
     yield _card(f"Size by {by}", charts.bars(sized), "" if facts.groups else "wide")
     lagging = [(f"{row['group']} ← {row['topic']}", row["lag"], count_text(row["lag"])) for row in facts.groups]
-    behind = [each for each in lagging if each[1]][:MOST_BARS]
+    lagging_groups = [each for each in lagging if each[1]][:MOST_BARS]
     if facts.groups:
         none = "<p>No group has messages left to read.</p>"
-        yield _card("Lag by group <small>messages</small>", charts.bars(behind) if behind else none)
+        yield _card("Lag by group <small>messages</small>", charts.bars(lagging_groups) if lagging_groups else none)
     if facts.sizes:
         what = "body" if facts.info["engine"] == RABBITMQ else "record"
         yield _card(f"Message sizes <small>messages by bytes of the {what}</small>", charts.sizes(facts.sizes), "wide")

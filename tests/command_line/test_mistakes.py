@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from command_line.switches import SWITCHES
-from command_line.wording import in_switches, said
+from command_line.wording import error_text, in_switches
 from storage_core import errors
 from storage_core.errors import OptionError
 from storage_core.option_table import OPTIONS
@@ -164,9 +164,11 @@ def test_a_signal_leaves_no_half_file(
 
 
 def test_a_few_texts_of_the_engines() -> None:
-    assert said(OptionError("topic", "ordres", "there is no such topic")) == "--topic ordres: there is no such topic"
-    assert said(OptionError("queue", "jbos", "there is no such queue")) == "--queue jbos: there is no such queue"
-    assert said(OptionError("queues", "0", "must be more")) == "--set queues=0: must be more"
+    assert (
+        error_text(OptionError("topic", "ordres", "there is no such topic")) == "--topic ordres: there is no such topic"
+    )
+    assert error_text(OptionError("queue", "jbos", "there is no such queue")) == "--queue jbos: there is no such queue"
+    assert error_text(OptionError("queues", "0", "must be more")) == "--set queues=0: must be more"
     for text, wanted in (
         ("option scan=log reads every message", "--scan log reads every message"),
         ("name it with option commitLogPath.", "name it with --commit-log-path."),
@@ -233,5 +235,5 @@ def test_every_switch_is_an_option() -> None:
 
 def test_no_error_has_its_class_name() -> None:
     for kind in (errors.StoreNotFoundError, errors.UnsupportedFormatError, errors.DataLossError):
-        assert said(kind("/path: what")) == "/path: what"
-    assert said(errors.CorruptionError("/file", 12, "bad")) == "/file at 12: bad"
+        assert error_text(kind("/path: what")) == "/path: what"
+    assert error_text(errors.CorruptionError("/file", 12, "bad")) == "/file at 12: bad"

@@ -43,7 +43,7 @@ def test_the_store_at_a_glance(streams: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["offsets", "--group", "g"], "a stream has consumers, leave it out"),
         (["offsets", "--at", "2026-01-01"], "a stream has consumers, leave it out"),
@@ -51,9 +51,9 @@ def test_the_store_at_a_glance(streams: Path, tmp_path: Path) -> None:
         (["definitions"], "is for classic queues"),
     ],
 )
-def test_what_streams_have_not_is_one_line(streams: Path, arguments: list[str], said: str) -> None:
+def test_what_streams_have_not_is_one_line(streams: Path, arguments: list[str], message: str) -> None:
     text = run(*arguments, streams, code=2).stderr
-    assert said in text
+    assert message in text
     assert text.count("\n") == 1
 
 

@@ -114,11 +114,11 @@ def test_a_job_that_learns_its_columns_late_checks_them_then(engine: Engine, own
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "said"),
+    ("column", "value", "message"),
     [("body", None, "null"), ("queue", None, "null"), ("queue", "", "empty"), ("queue", "n" * 300, "nnn")],
 )
 def test_a_bad_row_names_column_value_and_row(
-    engine: Engine, own: Path, column: str, value: str | None, said: str
+    engine: Engine, own: Path, column: str, value: str | None, message: str
 ) -> None:
     name = {"body": "body", "queue": engine.queue_column}[column]
     table = engine.table(NEW)
@@ -126,7 +126,7 @@ def test_a_bad_row_names_column_value_and_row(
     values[17] = value
     error = refused(engine, own, with_column(table, name, pa.array(values, table.schema.field(name).type)), RowError)
     assert (error.column, error.row) == (name, 17)
-    assert said in str(error)
+    assert message in str(error)
     assert len(str(error)) < 400, "a long value is cut"
 
 

@@ -65,13 +65,13 @@ def test_names_of_options_have_no_case_and_topic_is_for_all_rows(engine: Engine,
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "message"),
     [("lockTimeut", "1s", "lockTimeout"), ("lockTimeout", "soon", "60s"), ("startingOffsets", "earliest", "reading"),
      ("engine", "kafka", "rabbitmq")],
 )  # fmt: skip
-def test_a_wrong_option_is_one_line(engine: Engine, own: Path, name: str, text: str, said: str) -> None:
+def test_a_wrong_option_is_one_line(engine: Engine, own: Path, name: str, text: str, message: str) -> None:
     before = contents(own)
-    with pytest.raises(OptionError, match=said) as caught:
+    with pytest.raises(OptionError, match=message) as caught:
         writer(own, engine.table(NEW), **{name: text})
     assert caught.value.name.lower() == name.lower()
     assert "\n" not in str(caught.value)

@@ -99,7 +99,7 @@ def test_a_profile_of_aws_is_not_read(bucket: HttpBucket, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("uri", "options", "said"),
+    ("uri", "options", "message"),
     [
         ("az://backups/store", {}, "the URI names no account; give storage.account, or abfss://CONTAINER@ACCOUNT."),
         (AZURE, {"storage.accessKey": f"{SECRET}!"}, "storage.accessKey is no key of an account, which is base64"),
@@ -108,14 +108,14 @@ def test_a_profile_of_aws_is_not_read(bucket: HttpBucket, tmp_path: Path) -> Non
         ("s3://backups/store", {"storage.secretKey": SECRET}, "a secret key was given without its id"),
     ],
 )
-def test_options_that_do_not_do_are_one_line(uri: str, options: dict[str, str], said: str) -> None:
+def test_options_that_do_not_do_are_one_line(uri: str, options: dict[str, str], message: str) -> None:
     text = failure(uri, StorageError, **{"storage.region": "us-east-1"}, **options)
-    assert said in text
+    assert message in text
     assert text.endswith("check the options storage.*")
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (None, "': cannot be read: No such file or directory; it names a JSON file of Google credentials, on every"),
         ("nothing", "': names a JSON file of Google credentials, on every machine that reads"),
@@ -124,13 +124,13 @@ def test_options_that_do_not_do_are_one_line(uri: str, options: dict[str, str], 
         ('{"type": {}}', "': has credentials of type {}; those of a service account or a user are read"),
     ],
 )
-def test_a_file_without_credentials_is_one_line(tmp_path: Path, content: str | None, said: str) -> None:
+def test_a_file_without_credentials_is_one_line(tmp_path: Path, content: str | None, message: str) -> None:
     path = tmp_path / "credentials.json"
     if content is not None:
         path.write_text(content)
     text = failure("gs://backups/store", OptionError, **{"storage.credentialsFile": str(path)})
     assert text.startswith("OptionError: option 'storage.credentialsFile' = '/")
-    assert said in text
+    assert message in text
 
 
 def test_a_service_account_without_a_key_is_one_line(tmp_path: Path) -> None:

@@ -66,16 +66,16 @@ def test_rabbitmq_fixtures_are_the_same(server: S3Server, tmp_path: Path, name: 
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"storage.accessKey": "nobody"}, "InvalidAccessKeyId"),
         ({"storage.secretKey": "not-the-secret"}, "SignatureDoesNotMatch"),
         ({"storage.endpoint": "http://127.0.0.1:1"}, "nobody listens there"),
     ],
 )
-def test_a_wrong_access_is_one_line_without_the_key(server: S3Server, change: dict[str, str], said: str) -> None:
+def test_a_wrong_access_is_one_line_without_the_key(server: S3Server, change: dict[str, str], message: str) -> None:
     registry.forget_all()
-    with pytest.raises(StorageError, match=said) as caught:
+    with pytest.raises(StorageError, match=message) as caught:
         open_store("s3://backups/mixed-4.9.3/store", **{**server.options, **change})
     text = str(caught.value)
     assert "\n" not in text

@@ -87,19 +87,19 @@ def test_two_copies_do_not_mix(server: S3Server, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"storage.secretKey": "not-the-secret"}, "SignatureDoesNotMatch"),
         ({"storage.endpoint": "http://127.0.0.1:1"}, "nobody listens there"),
     ],
 )
 def test_a_wrong_access_is_one_line_without_the_key(
-    server: S3Server, change: dict[str, str], said: str, tmp_path: Path
+    server: S3Server, change: dict[str, str], message: str, tmp_path: Path
 ) -> None:
     store = archive.unpack("mixed-4.9.3", tmp_path)
     done = command(server, store, "s3://backups/refused", **change)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert said in done.stderr
+    assert message in done.stderr
     assert not any(secret in done.stderr + done.stdout for secret in (KEY, SECRET, "not-the-secret"))
 
 

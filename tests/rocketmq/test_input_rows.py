@@ -64,7 +64,7 @@ def test_the_checksum_of_another_record_is_dropped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pair", "said"),
+    ("pair", "column"),
     [
         (
             ("INNER_MULTI_DISPATCH", "%LMQ%a"),
@@ -78,9 +78,9 @@ def test_the_checksum_of_another_record_is_dropped(tmp_path: Path) -> None:
     ],
 )
 def test_properties_that_no_reader_would_find_again_are_refused(
-    tmp_path: Path, pair: tuple[str, str], said: str
+    tmp_path: Path, pair: tuple[str, str], column: str
 ) -> None:
-    with pytest.raises(RowError, match=f"row 1 of its task: column {re.escape(said)}") as caught:
+    with pytest.raises(RowError, match=f"row 1 of its task: column {re.escape(column)}") as caught:
         append(tmp_path / "s", {"properties": properties(("x", "y"), pair)})
     assert "\n" not in str(caught.value)
 

@@ -70,11 +70,9 @@ REQUESTS: list[tuple[dict[str, Any], Callable[[Row], bool]]] = [
 ]
 
 
-@pytest.mark.parametrize("asked", REQUESTS, ids=lambda asked: "-".join(asked[0]))
-def test_a_request_leaves_what_it_asks_for(
-    directory: Path, asked: tuple[dict[str, Any], Callable[[Row], bool]]
-) -> None:
-    request, is_expected = asked
+@pytest.mark.parametrize("case", REQUESTS, ids=lambda case: "-".join(case[0]))
+def test_a_request_leaves_what_it_asks_for(directory: Path, case: tuple[dict[str, Any], Callable[[Row], bool]]) -> None:
+    request, is_expected = case
     for scan in Scan:
         whole = [row for row in rows_of(directory, scan=scan) if is_expected(row)]
         for partitions in (1, 5):

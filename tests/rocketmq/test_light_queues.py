@@ -102,16 +102,19 @@ def queue_bytes(directory: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("kept", "said"), [(0, "queue offsets 0 to 16: 17 messages are"), (7, "queue offsets 7 to 16: 10 messages are")]
+    ("kept", "count_text"),
+    [(0, "queue offsets 0 to 16: 17 messages are"), (7, "queue offsets 7 to 16: 10 messages are")],
 )
-def test_what_a_light_queue_lacks_is_found_and_rebuilt(directory: Path, tmp_path: Path, kept: int, said: str) -> None:
+def test_what_a_light_queue_lacks_is_found_and_rebuilt(
+    directory: Path, tmp_path: Path, kept: int, count_text: str
+) -> None:
     assert found(directory) == []
     before = queue_bytes(directory)
     lose(directory, kept)
     shutil.copytree(directory, tmp_path / "killed")
     (directory / "abort").unlink()
     (directory / "checkpoint").write_bytes(bytes(4096))
-    kinds = "unlisted messages", f"{LIGHT[0]}/0", f"{said} in no queue file"
+    kinds = "unlisted messages", f"{LIGHT[0]}/0", f"{count_text} in no queue file"
     assert (*kinds, "never delivers them") in found(directory)
     assert (*kinds, "lists them again at its start") in found(tmp_path / "killed")
     for lacking in (directory, tmp_path / "killed"):

@@ -129,7 +129,7 @@ def mqtt(property_map: dict[Any, Any], qos: Any = 1, payload: Any = b"body") -> 
 
 
 @pytest.mark.parametrize(
-    ("said", "wanted"),
+    ("mqtt_properties", "wanted"),
     [
         ({}, {}),
         ({"Content-Type": b"text/plain"}, {"content_type": b"text/plain"}),
@@ -142,8 +142,8 @@ def mqtt(property_map: dict[Any, Any], qos: Any = 1, payload: Any = b"body") -> 
         ({"Message-Expiry-Interval": 60, "Payload-Format-Indicator": 1}, {"expiration": b"60000"}),
     ],
 )  # fmt: skip
-def test_messages_of_mqtt(said: dict[str, Any], wanted: Values) -> None:
-    found = basic_message.decode(mqtt({Atom(name): value for name, value in said.items()}))
+def test_messages_of_mqtt(mqtt_properties: dict[str, Any], wanted: Values) -> None:
+    found = basic_message.decode(mqtt({Atom(name): value for name, value in mqtt_properties.items()}))
     assert (found.body, properties.decode(found.properties)) == (b"body", {"delivery_mode": 2, **wanted})
 
 

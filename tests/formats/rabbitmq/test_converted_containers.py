@@ -182,7 +182,7 @@ def test_each_kind_of_annotation_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "mqtt_properties",
     [
         {}, {"Content-Type": b"text/plain"}, {"Content-Type": "é".encode()}, {"Correlation-Data": b"id"},
         {"Correlation-Data": b"\xff\0"}, {"Response-Topic": b"a/+/b"}, {"Message-Expiry-Interval": 60},
@@ -190,10 +190,10 @@ def test_each_kind_of_annotation_is_found() -> None:
         {"Payload-Format-Indicator": 1},
     ],
 )  # fmt: skip
-def test_each_kind_of_message_by_mqtt_is_found(said: dict[str, Any]) -> None:
+def test_each_kind_of_message_by_mqtt_is_found(mqtt_properties: dict[str, Any]) -> None:
     content = (
         Atom("mqtt_msg"), Atom("false"), 1, b"a/b", Atom("false"), Atom("undefined"), b"",
-        {Atom(name): value for name, value in said.items()}, 1_700_000_000_000,
+        {Atom(name): value for name, value in mqtt_properties.items()}, 1_700_000_000_000,
     )  # fmt: skip
     more = {Atom("binding_keys"): [b"#.q"], Atom("correlation_id"): b"id"}
     assert check([container("mc_mqtt", content, more)] * 9) == 9
