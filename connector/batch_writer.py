@@ -130,5 +130,6 @@ def _store_of_node(path: str, options: WriteOptions) -> Store | None:
     wanted = options.store.get("vhost", DEFAULT_VHOST)
     if wanted not in stores:
         known = ", ".join(sorted(name for name in stores if name is not None))
-        raise OptionError("vhost", wanted, f"there is no such virtual host below {path}; there are {known}")
+        there = f"there are {known}" if known else "there is none with classic queues, and only these are written"
+        raise OptionError("vhost", wanted, f"there is no such virtual host below {path}; {there}")
     return stores[wanted]

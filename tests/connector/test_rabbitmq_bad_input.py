@@ -85,6 +85,14 @@ def test_an_unknown_queue(load, store: Path, node: Path) -> None:
     )
 
 
+def test_a_write_to_a_node_without_classic_queues(spark, node: Path) -> None:
+    shutil.rmtree(node / "msg_stores")
+    before = fingerprint(node)
+    text = failure(lambda: save(some(spark), node, queue="orders"))
+    assert text.endswith(f"below {node}; there is none with classic queues, and only these are written")
+    assert fingerprint(node) == before
+
+
 def test_an_unknown_virtual_host(load, node: Path) -> None:
     assert failure(lambda: load(str(node), vhost="/,oter")) == (
         "OptionError: option 'vhost' = 'oter': there is no such virtual host here; there are /, other"
