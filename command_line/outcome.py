@@ -77,6 +77,9 @@ def _reported(error: BaseException) -> int | None:
             return FINE
         case KeyboardInterrupt():
             return _stopped(128 + signal.SIGINT)
+        case PermissionError(filename=path) if path:
+            say(f"{path}: {error.strerror}; try again as a user who may, or copy the store")
+            return MISTAKE
         case OSError():
             say(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
             return MISTAKE

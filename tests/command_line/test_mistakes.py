@@ -112,6 +112,18 @@ def test_no_permission_to_write(rocket: Path, tmp_path: Path) -> None:
     assert "no permission to write in" in done.stderr
 
 
+def test_no_permission_to_read_the_log(tmp_path: Path) -> None:
+    store = unpack("broker-4.9.3", tmp_path)
+    (store / "commitlog").chmod(0)
+    try:
+        done = process("ls", store, preexec_fn=without_roots_rights)
+    finally:
+        (store / "commitlog").chmod(0o755)
+    assert (done.returncode, done.stdout) == (2, "")
+    advice = "Permission denied; try again as a user who may, or copy the store"
+    assert done.stderr == f"mqstore: {store}/commitlog: {advice}\n"
+
+
 def test_the_offsets_of_a_config_that_cannot_be_read(tmp_path: Path) -> None:
     store = unpack("broker-4.9.3", tmp_path)
     config = store / "config"
