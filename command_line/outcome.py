@@ -78,7 +78,7 @@ def _reported(error: BaseException) -> int | None:
         case KeyboardInterrupt():
             return _stopped(128 + signal.SIGINT)
         case PermissionError(filename=path) if path:
-            say(f"{path}: {error.strerror}; try again as a user who may, or copy the store")
+            say(f"{path}: {error.strerror}; try again as a user who may")
             return MISTAKE
         case OSError():
             say(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from command_line.stores import NamedStore, Stores
 from command_line.switches import MESSAGE_OPTIONS, QUEUE, STORE_OPTIONS, parameter_of
-from storage_core.errors import OptionError, choices, listing
+from storage_core.errors import OptionError, choices
 from storage_core.option_table import read_options
 from storage_core.options import values
 from storage_core.options.read import ReadOptions, check_engine
@@ -86,7 +86,7 @@ class Selection:
             store_name=named.name,
             predicates=() if options.vhosts is None else (Predicate("vhost", "in", tuple(options.vhosts)),),
         )
-        request = self._of_queues(named, snapshot, request)
+        request = self._of_queues(named, request)
         if options.columns is None and columns is not None:
             _check_template(snapshot, request)
         if self.start is not None:
@@ -95,7 +95,7 @@ class Selection:
             request = replace(request, stop=_numbered(self.stop, LATEST, snapshot, request))
         return Chosen(named, snapshot, request)
 
-    def _of_queues(self, named: NamedStore, snapshot: Snapshot, request: ScanRequest) -> ScanRequest:
+    def _of_queues(self, named: NamedStore, request: ScanRequest) -> ScanRequest:
         """The request narrowed to --queue. A RabbitMQ queue is a topic with the one queue 0."""
         if not self.queues:
             return request
@@ -108,22 +108,7 @@ class Selection:
         if len(numbers) < len(self.queues):
             raise OptionError(QUEUE, given, "must be numbers of the queues of --topic, such as 0 or 0,1")
         topic = request.topics[0]
-        if request.scan is Scan.QUEUES:
-            _check_queues(topic, numbers, snapshot)
         return replace(request, topics=None, assign=tuple((topic, number) for number in numbers))
-
-
-def _check_queues(topic: str, numbers: Sequence[int], snapshot: Snapshot) -> None:
-    """Raises OptionError for a topic, or for numbers of its queues, that the store does not have."""
-    known = [(info.topic, info.queue_id) for info in snapshot.queues()]
-    ids = [number for name, number in known if name == topic]
-    if not ids:
-        topics = {name for name, _ in known}
-        raise OptionError("topic", topic, f"there is no such topic; {choices(topic, topics, 'topics')}")
-    for number in numbers:
-        if number not in ids:
-            there = listing([str(each) for each in ids])
-            raise OptionError(QUEUE, str(number), f"topic {topic} has no such queue; its queues are {there}")
 
 
 def _check_template(snapshot: Snapshot, request: ScanRequest) -> None:

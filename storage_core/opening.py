@@ -199,9 +199,14 @@ def _of_other_engine(root: str, engine: str | None) -> StoreNotFoundError | None
     """The error for a path that has stores of the other engine only; None if it has none."""
     if engine not in ENGINES:
         return None
-    other, name = (RABBITMQ, "RabbitMQ") if engine == ROCKETMQ else (ROCKETMQ, "RocketMQ")
+    if engine == ROCKETMQ:
+        other, theirs, requested = RABBITMQ, "RabbitMQ", "RocketMQ"
+    else:
+        other, theirs, requested = ROCKETMQ, "RocketMQ", "RabbitMQ"
     found = _search(root, other, LEVELS)
     if not found:
         return None
-    what = f"this is a {name} store" if found == [root] else f"the stores here are {name}'s"
-    return StoreNotFoundError(f"StoreNotFoundError: {root}: {what}; leave out the option engine")
+    what = f"this is a {theirs} store, not a {requested} store"
+    if found != [root]:
+        what = f"the stores here are {theirs}'s, not {requested}'s"
+    return StoreNotFoundError(f"StoreNotFoundError: {root}: {what}")

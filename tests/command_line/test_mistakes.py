@@ -31,14 +31,9 @@ def mistakes(rocket: Path, rabbit: Path, node: Path) -> list[tuple[list[object],
         (["cat", rocket, "--topic", "ordres"], "mqstore: --topic ordres: "),
         (["cat", rocket, "--queue", "1"], "mqstore: --queue 1: needs exactly one --topic"),
         (["cat", rocket, "--topic", "orders", "--queue", "a"], "mqstore: --queue a: must be numbers of the queues"),
-        (
-            ["cat", rocket, "--topic", "orders", "--queue", "0,99"],
-            "mqstore: --queue 99: topic orders has no such queue; its queues are 0, 1, 2, 3\n",
-        ),
-        (["cat", rocket, "--topic", "ordres", "--queue", "0"], "mqstore: --topic ordres: there is no such topic; did"),
-        (["ls", rocket, "--engine", "rabbitmq"], f"{rocket}: this is a RocketMQ store; leave out --engine\n"),
-        (["ls", rocket.parent, "--engine", "rabbitmq"], "the stores here are RocketMQ's; leave out --engine\n"),
-        (["ls", rabbit, "--engine", "rocketmq"], f"{rabbit}: this is a RabbitMQ store; leave out --engine\n"),
+        (["ls", rocket, "--engine", "rabbitmq"], f"{rocket}: this is a RocketMQ store, not a RabbitMQ store\n"),
+        (["ls", rocket.parent, "--engine", "rabbitmq"], "the stores here are RocketMQ's, not RabbitMQ's\n"),
+        (["ls", rabbit, "--engine", "rocketmq"], f"{rabbit}: this is a RabbitMQ store, not a RocketMQ store\n"),
         (["cat", rocket, "-n", "abc"], "'abc' is not a valid integer (see "),
         (["cat", rocket, "--interval", "abc"], "'abc' is not a valid number (see "),
         (["cat", rocket, "--columns", "topic,nope"], "mqstore: --columns nope: there is no such column; the columns"),
@@ -120,7 +115,7 @@ def test_no_permission_to_read_the_log(tmp_path: Path) -> None:
     finally:
         (store / "commitlog").chmod(0o755)
     assert (done.returncode, done.stdout) == (2, "")
-    advice = "Permission denied; try again as a user who may, or copy the store"
+    advice = "Permission denied; try again as a user who may"
     assert done.stderr == f"mqstore: {store}/commitlog: {advice}\n"
 
 

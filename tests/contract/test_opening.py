@@ -52,8 +52,10 @@ def test_the_engine_may_be_named(engine: Engine, store: Path) -> None:
 
 
 def test_a_store_is_not_one_of_the_other_engine(engine: Engine, store: Path) -> None:
-    other, named = {"rocketmq": ("rabbitmq", "RocketMQ"), "rabbitmq": ("rocketmq", "RabbitMQ")}[engine.name]
-    with pytest.raises(StoreNotFoundError, match=f"{store}: this is a {named} store; leave out the option engine"):
+    names = {"rocketmq": "RocketMQ", "rabbitmq": "RabbitMQ"}
+    named = names.pop(engine.name)
+    ((other, requested),) = names.items()
+    with pytest.raises(StoreNotFoundError, match=f"{store}: this is a {named} store, not a {requested} store"):
         open_store(str(store), other)
 
 

@@ -247,8 +247,10 @@ def named_queues(request: ScanRequest, queues: Sequence[QueueInfo], root: str) -
     A topic without a queue is known if `topics.json` has it: nothing was sent to it, or nothing is left.
     """
     topics = sorted({queue.topic for queue in queues})
-    for topic in request.topics or ():
-        if topic not in topics and topic not in topic_table(root):
+    unlisted = [topic for topic in request.topics or () if topic not in topics]
+    known_by_name = topic_table(root) if unlisted else {}
+    for topic in unlisted:
+        if topic not in known_by_name:
             _check_topic("topic", topic, topic, topics)
     known = {(queue.topic, queue.queue_id) for queue in queues}
     wanted = {
