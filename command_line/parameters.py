@@ -15,13 +15,13 @@ from command_line.switches import QUEUE, SWITCHES, parameter_of
 Function = Callable[..., Any]
 
 
-class Whole(click.IntRange):
+class IntegerRange(click.IntRange):
     """A whole number in a range; click itself calls it an "integer range"."""
 
     name = "integer"
 
 
-class Fraction(click.FloatRange):
+class NumberRange(click.FloatRange):
     """A number in a range; click itself calls it a "float range"."""
 
     name = "number"
@@ -87,7 +87,7 @@ def format_option(function: Function) -> Function:
 
 def count_option(function: Function) -> Function:
     """Adds the switch -n."""
-    return click.option("-n", "--limit", type=Whole(0), metavar="N", help="At most N messages.")(function)
+    return click.option("-n", "--limit", type=IntegerRange(0), metavar="N", help="At most N messages.")(function)
 
 
 def switches(*options: str) -> Callable[[Function], Function]:

@@ -14,8 +14,8 @@ from command_line.output.formats import CSV, text_format
 from command_line.output.lines import emit, flush
 from command_line.output.progress import shown_progress
 from command_line.parameters import (
-    Fraction,
-    Whole,
+    IntegerRange,
+    NumberRange,
     body_option,
     count_option,
     format_option,
@@ -45,10 +45,10 @@ Examples:
 @click.command("cat", epilog=EXAMPLES)
 @store_argument
 @count_option
-@click.option("--last", type=Whole(0), metavar="N", help="The N newest messages.")
+@click.option("--last", type=IntegerRange(0), metavar="N", help="The N newest messages.")
 @click.option("--newest-first", is_flag=True, help="Newest first; with -n or --last.")
 @click.option("-f", "--follow", "follows", is_flag=True, help="Continue with new messages as they arrive.")
-@click.option("--interval", type=Fraction(0.01), default=1.0, show_default=True, metavar="SECONDS",
+@click.option("--interval", type=NumberRange(0.01), default=1.0, show_default=True, metavar="SECONDS",
               help="How often --follow polls.")  # fmt: skip
 @format_option
 @body_option

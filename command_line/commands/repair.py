@@ -9,7 +9,7 @@ import click
 from command_line.outcome import DAMAGED, FINE, exit_code, say
 from command_line.output.lines import line
 from command_line.output.progress import shown_progress
-from command_line.parameters import Whole, json_option, store_argument, switches
+from command_line.parameters import IntegerRange, json_option, store_argument, switches
 from command_line.selection import selection
 from command_line.stores import lone, opened
 from command_line.views import print_json
@@ -30,8 +30,8 @@ Examples:
 @click.option("--to", "target", metavar="DIR", help="Repair a copy in this new directory; STORE is only read.")
 @click.option("--in-place", is_flag=True, help="Repair STORE itself; every byte that is cut is saved.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done, but change nothing.")
-@click.option("--index-slots", type=Whole(1), help="maxHashSlotNum of the broker, for a lost index.")
-@click.option("--index-entries", type=Whole(2), help="maxIndexNum of the broker.")
+@click.option("--index-slots", type=IntegerRange(1), help="maxHashSlotNum of the broker, for a lost index.")
+@click.option("--index-entries", type=IntegerRange(2), help="maxIndexNum of the broker.")
 @switches("engine", "recovery", "commitLogPath", "storage")
 @json_option
 @exit_code

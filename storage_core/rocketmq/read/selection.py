@@ -248,9 +248,9 @@ def named_queues(request: ScanRequest, queues: Sequence[QueueInfo], root: str) -
     """
     topics = sorted({queue.topic for queue in queues})
     unlisted = [topic for topic in request.topics or () if topic not in topics]
-    known_by_name = topic_table(root) if unlisted else {}
+    configured = topic_table(root) if unlisted else {}
     for topic in unlisted:
-        if topic not in known_by_name:
+        if topic not in configured:
             _check_topic("topic", topic, topic, topics)
     known = {(queue.topic, queue.queue_id) for queue in queues}
     wanted = {

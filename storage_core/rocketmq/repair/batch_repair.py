@@ -95,8 +95,8 @@ class _Files:
     def add(self, columns: list[npt.NDArray[Any]]) -> None:
         """Adds entries, given as the columns of a batch entry, but with the end of each instead of its count.
 
-        Where messages are lost, the entry before them counts them too: from a queue offset that no entry covers, a
-        consumer would get that entry again and again (rocketmq.md 3.7).
+        Where messages are lost, the entry before them counts them too, if a count can hold so many: from a queue offset
+        that no entry covers, a consumer would get that entry again and again (rocketmq.md 3.7).
         """
         if self.last:
             columns = [np.concatenate(pair) for pair in zip(self.last, columns, strict=True)]
