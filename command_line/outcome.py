@@ -31,7 +31,7 @@ def exit_code(work: Callable[P, int]) -> Callable[P, None]:
 
     @functools.wraps(work)
     def run(*arguments: P.args, **named: P.kwargs) -> None:
-        click.get_current_context().exit(_ended(functools.partial(work, *arguments, **named)))
+        click.get_current_context().exit(_ended(functools.partial(work, *arguments, **named), bool(named.get("queue"))))
 
     return run
 
@@ -46,7 +46,7 @@ def code_of(error: MqStoreError) -> int:
     return DAMAGED if isinstance(error, DAMAGE) else MISTAKE
 
 
-def _ended(work: Callable[[], int]) -> int:
+def _ended(work: Callable[[], int], by_queue: bool) -> int:
     signals = Signals()
     try:
         with signals.raised():
@@ -57,19 +57,19 @@ def _ended(work: Callable[[], int]) -> int:
         # An exception that a signal raises inside a library's import or callback may surface as a different one.
         if signals.number is not None:
             return _stopped(128 + signals.number)
-        exit_code = _reported(error)
+        exit_code = _reported(error, by_queue)
         if exit_code is None:
             raise
         return exit_code
 
 
-def _reported(error: BaseException) -> int | None:
+def _reported(error: BaseException, by_queue: bool) -> int | None:
     """Reports an error that the user can do something about and returns its exit code; None for any other."""
     match error:
         case MqStoreError():
             if isinstance(error, OutputError):
                 _forget_output()
-            say(error_text(error))
+            say(error_text(error, by_queue))
             return code_of(error)
         case BrokenPipeError():
             # The reader of the output has closed the pipe.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from command_line.switches import ALIASES, SWITCHES, switch_of
+from command_line.switches import ALIASES, QUEUE, SWITCHES, switch_of
 from storage_core.errors import MqStoreError, OptionError, shorten
 
 _CLASS = re.compile(r"^(?:[A-Za-z]+Error: )+")
@@ -31,11 +31,21 @@ _ABOUT_OPTIONS = re.compile(r"leave the option out")
 _NO_NAMES = {"of", "out", "that", "is", "and", "or", "with", "to", "in", "as", "names", "which", "such"}
 
 
-def error_text(error: MqStoreError) -> str:
-    """The text of an error for a user of the command line, on one line."""
+def error_text(error: MqStoreError, by_queue: bool = False) -> str:
+    """The text of an error for a user of the command line, on one line.
+
+    With `by_queue`, the queues were given by --queue.
+    """
     if isinstance(error, OptionError):
-        return f"{_subject(error)}: {in_switches(error.allowed)}"
+        return f"{_subject(_of_queue(error) if by_queue else error)}: {in_switches(error.allowed)}"
     return in_switches(_CLASS.sub("", " ".join(str(error).split())))
+
+
+def _of_queue(error: OptionError) -> OptionError:
+    """An error of `assign` as one of --queue, whose numbers the engines receive as `orders/99` by that option."""
+    if error.name != "assign":
+        return error
+    return OptionError(QUEUE, error.value.rpartition("/")[2], error.allowed)
 
 
 def _subject(error: OptionError) -> str:
