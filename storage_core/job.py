@@ -12,6 +12,7 @@ import os
 import socket
 import time
 import uuid
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -100,6 +101,17 @@ class JobFolder:
 def new_job_id() -> str:
     """A unique name for a job."""
     return f"{time.strftime('%Y%m%d%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:12]}"
+
+
+def check_rights(folders: Iterable[str]) -> None:
+    """Raises PermissionError if this process may not change one of the folders or, if it is missing, create it.
+
+    Called before a commit point, so that no step after it lacks a right.
+    """
+    for folder in sorted(set(folders)):
+        while not system.exists(folder):
+            folder = os.path.dirname(folder)
+        system.check_may_change(folder)
 
 
 # -- staging

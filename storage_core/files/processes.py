@@ -1,10 +1,11 @@
-"""Processes of this machine and their memory: which are running, since when, and which have a file open.
+"""Processes of this machine: memory and rights, which are running, since when, and which have a file open.
 
 Callers use these functions through `system`, like everything else of the operating system.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -30,6 +31,12 @@ def open_file_limit() -> int:
     """How many files this process may have open at once."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+
+
+def check_may_change(folder: str) -> None:
+    """Raises PermissionError if this process may not add names to a folder and remove them."""
+    if not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
 
 
 def zeros(size: int) -> memoryview:

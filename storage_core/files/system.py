@@ -22,6 +22,7 @@ from storage_core.compiled.loading import CompiledLoops
 from storage_core.errors import UnsupportedFormatError, disk_error, naming_disk_errors
 from storage_core.files.address import is_remote
 from storage_core.files.processes import (
+    check_may_change,
     holders,
     holders_below,
     memory_total,
@@ -38,8 +39,8 @@ from storage_core.files.stamp import NO_STAMP, FileStat, Stamp
 
 __all__ = [
     "NO_STAMP", "FileStat", "Stamp",
-    "holders", "holders_below", "memory_total", "memory_used", "open_file_limit", "process_space", "process_start",
-    "session_process", "zeros",
+    "check_may_change", "holders", "holders_below", "memory_total", "memory_used", "open_file_limit", "process_space",
+    "process_start", "session_process", "zeros",
 ]  # fmt: skip
 
 READ_ONLY = "mqstore writes to local directories; write there, then `mqstore copy` takes the store to a URI"

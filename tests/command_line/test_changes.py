@@ -16,7 +16,7 @@ from command_line import incoming
 from storage_core import open_store
 from storage_core.files.lock import FileLock
 from storage_core.formats.rocketmq.config_json import decode_config, encode_offsets
-from tests.command_line.calls import lines, run
+from tests.command_line.calls import lines, process, run, without_roots_rights
 from tests.golden.archive import fingerprint, unpack
 from tests.rabbitmq import stream_golden as golden
 from tests.rabbitmq.played_stream import Played
@@ -43,6 +43,48 @@ def test_a_rabbitmq_store_is_imported(rabbit: Path, tmp_path: Path, name: str) -
     run("import", file, store, "--engine", "rabbitmq", "--body", "base64")
     selected = ["--columns", ORDER_FREE, "--body", "hex"]
     assert run("cat", store, *selected).stdout == run("cat", rabbit, *selected).stdout
+
+
+@pytest.mark.parametrize("folder", ["", "config", "consumequeue", "index"])
+def test_a_folder_that_may_not_be_changed_is_found_before_the_commit(tmp_path: Path, folder: str) -> None:
+    rows, store = tmp_path / "rows.jsonl", tmp_path / "store"
+    rows.write_text('{"topic": "first", "body": "a", "key": "k"}\n')
+    run("import", rows, store, "--engine", "rocketmq", "--set", "commitLogFileSize=4096", *SMALL[2:])
+    more = "".join(json.dumps({"topic": "second", "body": "b", "key": f"k{row}"}) + "\n" for row in range(9000))
+    rows.write_text(more)
+    _refused_and_later_done(rows, store, store / folder)
+    assert len(lines(run("cat", store, "--columns", "topic"))) == 9001
+
+
+@pytest.mark.parametrize("folder", ["", "msg_store_persistent", "queues"])
+def test_a_folder_of_rabbitmq_that_may_not_be_changed(rabbit: Path, tmp_path: Path, folder: str) -> None:
+    rows, store = tmp_path / "rows.jsonl", tmp_path / "store"
+    shutil.copytree(rabbit, store)
+    count = len(lines(run("cat", store, "--columns", "queue")))
+    rows.write_text('{"queue": "added", "body": "%s"}\n' % ("a" * 5000))
+    (store / ".mqstore").mkdir()
+    _refused_and_later_done(rows, store, store / folder)
+    assert len(lines(run("cat", store, "--columns", "queue"))) == count + 1
+
+
+def _refused_and_later_done(rows: Path, store: Path, folder: Path) -> None:
+    before = _files(store)
+    folder.chmod(0o555)
+    try:
+        done = process("import", rows, store, preexec_fn=without_roots_rights)
+        after = _files(store)
+    finally:
+        folder.chmod(0o755)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert f"{folder}: Permission denied" in done.stderr
+    assert "committed" not in done.stderr
+    assert after == before
+    run("import", rows, store)
+
+
+def _files(store: Path) -> dict[str, tuple[int, str]]:
+    """Length and sha256 of each file of a store, without mqstore's own."""
+    return {name: seen[1:] for name, seen in fingerprint(store).items() if not name.startswith(".mqstore")}
 
 
 def test_a_row_that_may_not_be_written_is_named(damaged: Path, tmp_path: Path) -> None:

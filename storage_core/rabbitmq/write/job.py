@@ -24,7 +24,7 @@ from storage_core.rabbitmq.disk.vhost_name import vhost_name
 from storage_core.rabbitmq.write.input_rows import InputRows, check_columns
 from storage_core.rabbitmq.write.options import WriteOptions
 from storage_core.rabbitmq.write.prepare import prepare
-from storage_core.rabbitmq.write.publish import carry_out, finish_pending
+from storage_core.rabbitmq.write.publish import carry_out, check_rights, finish_pending
 from storage_core.rabbitmq.write.staging import TaskWriter
 from storage_core.rabbitmq.write.store_facts import StoreFacts
 from storage_core.store import StagedPart, WriteJob
@@ -102,6 +102,7 @@ class VhostWriteJob(WriteJob):
             if not placement.clean:
                 why = "so a node will deliver all its messages as redelivered, the new ones too"
                 self.warnings.append(f"{root}: the store was not stopped cleanly, {why}")
+            check_rights(root, placement.intent())
             jobs.sync_staged(job_folder, self.job)
             jobs.write_json(job_folder.intent, {"job": self.job, **placement.intent()})
             try:

@@ -21,6 +21,14 @@ names, and queues that it does not know.
 """
 
 
+def check_rights(root: str, intent: Mapping[str, Any]) -> None:
+    """Raises PermissionError for a folder in which an intent could not be carried out."""
+    targets = [target for kind in ("moves", "cleanMoves") for _, target in intent[kind]]
+    spare = intent.get("spare")
+    changed = [*targets, *intent["removes"], *([] if spare is None else [spare])]
+    jobs.check_rights([root, *(f"{root}/{path}".rpartition("/")[0] for path in changed)])
+
+
 def finish_pending(root: str) -> None:
     """Finishes an interrupted job that passed its commit point. The caller must hold the lock."""
     intent = jobs.pending_intent(root)

@@ -31,9 +31,11 @@ def commit(root: str, plan: Plan, changes: Changes, kept: KeptRows | None = None
     Raises MqStoreError, OSError; the log is then as it was, and the caller takes `changes` back. If restoring the log
     fails too, `changes` is emptied: the next writer takes the draft back, or finishes the job if its intent remains.
     """
+    publisher = Publisher(root, plan, kept)
+    publisher.check_rights()
     try:
         _write_draft(root, plan)
-        Publisher(root, plan, kept).write_log()
+        publisher.write_log()
         _commit_draft(root)
     except BaseException as error:
         if isinstance(error, OSError) and system.exists(JobFolder(root).intent):

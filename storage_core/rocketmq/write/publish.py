@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from isal.isal_zlib import crc32
@@ -29,7 +30,7 @@ from storage_core.formats.rocketmq.config_json import encode_config, merged_topi
 from storage_core.formats.rocketmq.consumequeue import encode_entries
 from storage_core.formats.rocketmq.encode import blank_record, encode, patch
 from storage_core.formats.rocketmq.message import BORN_HOST_V6
-from storage_core.job import JobFolder, set_mark
+from storage_core.job import JobFolder, check_rights, set_mark
 from storage_core.rocketmq.disk.config_files import config_to_change
 from storage_core.rocketmq.index.index_writer import IndexWriter, Keys
 from storage_core.rocketmq.recovery.unfinished import StoreState, find_store
@@ -54,6 +55,13 @@ class Publisher:
         self._staging = JobFolder(root).staging(plan.job)
         self._folders: set[str] = set()
         self._store: StoreState | None = None
+
+    def check_rights(self) -> None:
+        """Raises PermissionError for a folder that the steps after the commit point may not change."""
+        folders = {self._root, *(os.path.dirname(os.path.join(self._root, target)) for target in self._plan.files)}
+        if self._merged_topics() is not None:
+            folders.add(os.path.join(self._root, paths.CONFIG))
+        check_rights(folders)
 
     def publish(self) -> None:
         """Runs all steps up to the checkpoint. Raises OSError; the same call may be made again later."""
@@ -232,10 +240,13 @@ class Publisher:
 
     # -- the rest
 
+    def _merged_topics(self) -> dict[str, Any] | None:
+        return merged_topics(config_to_change(self._root, "topics.json"), self._plan.queue_ids, self._plan.store_ms)
+
     def _merge_topics(self) -> None:
         folder = os.path.join(self._root, paths.CONFIG)
         path = os.path.join(folder, "topics.json")
-        merged = merged_topics(config_to_change(self._root, "topics.json"), self._plan.queue_ids, self._plan.store_ms)
+        merged = self._merged_topics()
         if merged is not None:
             system.make_folder(folder)
             write_whole(path, encode_config(merged))
