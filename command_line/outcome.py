@@ -46,6 +46,12 @@ def code_of(error: MqStoreError) -> int:
     return DAMAGED if isinstance(error, DAMAGE) else MISTAKE
 
 
+def text_of(error: OSError) -> str:
+    """The text of an error of the operating system, on one line."""
+    text = ": ".join(str(part) for part in (error.filename, error.strerror or error) if part)
+    return f"{text}; try again as a user who may" if isinstance(error, PermissionError) and error.filename else text
+
+
 def _ended(work: Callable[[], int], by_queue: bool) -> int:
     signals = Signals()
     try:
@@ -77,11 +83,8 @@ def _reported(error: BaseException, by_queue: bool) -> int | None:
             return FINE
         case KeyboardInterrupt():
             return _stopped(128 + signal.SIGINT)
-        case PermissionError(filename=path) if path:
-            say(f"{path}: {error.strerror}; try again as a user who may")
-            return MISTAKE
         case OSError():
-            say(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
+            say(text_of(error))
             return MISTAKE
     return None
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from command_line.outcome import DAMAGED, FINE, FOUND_NOTHING, say
+from command_line.outcome import DAMAGED, FINE, FOUND_NOTHING, say, text_of
 from command_line.wording import error_text, in_switches
 from storage_core import find_stores, open_store
 from storage_core.errors import MqStoreError, OptionError, choices
@@ -150,4 +150,4 @@ def _of_vhosts(found: Sequence[Store], wanted: Sequence[str]) -> list[Store]:
 
 
 def _reason(error: MqStoreError | OSError) -> str:
-    return error_text(error) if isinstance(error, MqStoreError) else f"{error.filename}: {error.strerror}"
+    return error_text(error) if isinstance(error, MqStoreError) else text_of(error)

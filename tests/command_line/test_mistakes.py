@@ -121,6 +121,17 @@ def test_no_permission_to_read_the_log(tmp_path: Path) -> None:
     assert done.stderr == f"mqstore: {store}/commitlog: {advice}\n"
 
 
+def test_no_permission_to_read_one_store_of_several(both: Path) -> None:
+    store = unpack("broker-4.9.3", both)
+    (store / "commitlog").chmod(0)
+    try:
+        done = process("ls", both, preexec_fn=without_roots_rights)
+    finally:
+        (store / "commitlog").chmod(0o755)
+    assert done.returncode == 1
+    assert f"left out: {store}/commitlog: Permission denied; try again as a user who may\n" in done.stderr
+
+
 def test_the_offsets_of_a_config_that_cannot_be_read(tmp_path: Path) -> None:
     store = unpack("broker-4.9.3", tmp_path)
     config = store / "config"
