@@ -35,6 +35,8 @@ def test_copies_of_random_stores_are_equal(seed: int, tmp_path: Path) -> None:
         ours, theirs = contents(tmp_path / "copy", kind), drop_unused(contents(made.directory, kind))
         if kind == "consumequeue" and made.light and (made.upgraded or made.version == "493"):
             ours, theirs = entries_by_queue(ours), entries_by_queue(theirs)
+        if kind == "consumequeue" and made.settings.get("enableConsumeQueueExt"):
+            ours, theirs = without_tags_codes(ours), without_tags_codes(theirs)
         if [n for n, _ in ours] != [n for n, _ in theirs]:
             names = {n for n, _ in ours} ^ {n for n, _ in theirs}
             problems.append(f"{kind}: only one has {sorted(names)}")
@@ -55,3 +57,12 @@ def entries_by_queue(files: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
         folder = name.rpartition("/")[0]
         queues[folder] = queues.get(folder, b"") + b"".join(entry for entry in entries if any(entry))
     return list(queues.items())
+
+
+def without_tags_codes(files: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+    """The physical offset and size of each entry: with enableConsumeQueueExt, a broker has the address of a unit in
+    `consumequeue_ext` in place of the tags code, and a write makes no units (rocketmq.md 3.6).
+    """
+    return [
+        (name, b"".join(data[at : at + 12].ljust(12, b"\0") for at in range(0, len(data), 20))) for name, data in files
+    ]
