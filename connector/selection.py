@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_core.arrays import text_array
-from storage_core.errors import OptionError, choices, listing
-from storage_core.store import QueueInfo, ScanRequest, Snapshot
+from storage_core.errors import OptionError, choices
+from storage_core.store import QueueInfo, ScanRequest
 
 
 def topics_by_store(
@@ -30,28 +30,6 @@ def topics_by_store(
                 word, topic, f"is in none of the {len(found)} stores; {choices(topic, known, f'{word}s')}"
             )
     return {store: tuple(topic for topic in topics if topic in own) for store, own in found.items()}
-
-
-def check_named_queues(snapshot: Snapshot, request: ScanRequest, engine: str) -> None:
-    """Raises OptionError if `startingOffsets` or `endingOffsets` names an unknown queue: most likely a typo.
-
-    The engine checks the names of RabbitMQ's queues itself, because its store may have only their hashes.
-    """
-    for option, bound in (("startingOffsets", request.start), ("endingOffsets", request.stop)):
-        if not bound.offsets:
-            continue
-        if engine == "rabbitmq":
-            for topic, queue_id in bound.offsets:
-                if queue_id:
-                    raise OptionError(option, f"{topic}/{queue_id}", "a RabbitMQ queue is one queue, with the id 0")
-            continue
-        known = {(queue.topic, queue.queue_id) for queue in snapshot.queues()}
-        for topic, queue_id in bound.offsets:
-            if (topic, queue_id) not in known:
-                ids = [str(each) for name, each in sorted(known) if name == topic]
-                topics = sorted({name for name, _ in known})
-                there = f"its queues are {listing(ids)}" if ids else f"the topics are {listing(topics)}"
-                raise OptionError(option, f"{topic}/{queue_id}", f"there is no such queue in the store; {there}")
 
 
 def refuse_common_topics(stores: Sequence[tuple[str, Sequence[QueueInfo], ScanRequest]]) -> None:

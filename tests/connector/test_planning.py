@@ -164,21 +164,6 @@ def test_two_engines_in_one_load(stores) -> None:
     assert b.closed
 
 
-def test_offsets_of_a_queue_that_is_not_there(stores) -> None:
-    stores(FakeStore("/d/a", {("x", 0): 5, ("x", 2): 5, ("y", 0): 1}))
-    with pytest.raises(OptionError) as caught:
-        planned("/d/a", startingOffsets='{"x": {"1": 0}}')
-    assert str(caught.value) == (
-        "OptionError: option 'startingOffsets' = 'x/1': there is no such queue in the store; its queues are 0, 2"
-    )
-    with pytest.raises(OptionError) as caught:
-        planned("/d/a", endingOffsets='{"z": {"0": 1}}')
-    assert str(caught.value) == (
-        "OptionError: option 'endingOffsets' = 'z/0': there is no such queue in the store; the topics are x, y"
-    )
-    assert rows(planned("/d/a", endingOffsets='{"z": {"0": 1}}', scan="log")).num_rows == 11
-
-
 def test_one_commit_log_path_for_several_stores(stores) -> None:
     stores(FakeStore("/d/a", {}), FakeStore("/d/b", {}))
     with pytest.raises(OptionError, match="goes with one store, and here are 2: /d/a, /d/b; load one at a time"):

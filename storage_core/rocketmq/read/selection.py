@@ -18,8 +18,9 @@ import numpy.typing as npt
 from storage_core.errors import DataLossError, OffsetOutOfRangeError, OptionError, choices, listing
 from storage_core.files.open_files import OpenFiles
 from storage_core.formats.layout import Positions
+from storage_core.formats.rocketmq.config_json import queue_counts
 from storage_core.rocketmq.disk.batch_queue import BatchQueue
-from storage_core.rocketmq.disk.config_files import committed_offsets, topic_table
+from storage_core.rocketmq.disk.config_files import committed_offsets, read_config
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 from storage_core.rocketmq.read.predicates import bounds_of, may_hold
 from storage_core.rocketmq.read.ranges import NO_RANGES, QueueRanges
@@ -244,34 +245,43 @@ def _group_offsets(option: str, bound: OffsetBound, root: str) -> Mapping[QueueK
 def named_queues(request: ScanRequest, queues: Sequence[QueueInfo], root: str) -> list[QueueInfo]:
     """The queues that a request selects by name. Raises OptionError for an unknown name, listing the known ones.
 
-    A topic without a queue is known if `topics.json` has it: nothing was sent to it, or nothing is left.
+    A queue without a file is known if `topics.json` has it: nothing was sent to it, or nothing is left.
     """
+    on_disk = {(queue.topic, queue.queue_id) for queue in queues}
     topics = sorted({queue.topic for queue in queues})
-    unlisted = [topic for topic in request.topics or () if topic not in topics]
-    configured = topic_table(root) if unlisted else {}
-    for topic in unlisted:
-        if topic not in configured:
-            _check_topic("topic", topic, topic, topics)
-    known = {(queue.topic, queue.queue_id) for queue in queues}
-    wanted = {
-        "assign": request.assign or (),
-        "startingOffsets": request.start.offsets,
-        "endingOffsets": request.stop.offsets,
-    }
+    bounds = {"startingOffsets": request.start, "endingOffsets": request.stop}
+    wanted = {"assign": request.assign or (), **{option: bound.offsets for option, bound in bounds.items()}}
+    named = [key for keys in wanted.values() for key in keys]
+    is_complete = on_disk.issuperset(named) and set(topics).issuperset(request.topics or ())
+    configured = {} if is_complete else queue_counts(read_config(root, "topics.json"))
+    for topic in request.topics or ():
+        _check_topic("topic", topic, topic, topics, configured)
     for option, keys in wanted.items():
         for topic, queue_id in keys:
-            _check_topic(option, f"{topic}/{queue_id}", topic, topics)
-            if (topic, queue_id) not in known:
-                ids = [str(number) for name, number in sorted(known) if name == topic]
-                raise OptionError(
-                    option, f"{topic}/{queue_id}", f"the topic has no such queue; its queues are {listing(ids)}"
-                )
+            value = f"{topic}/{queue_id}"
+            _check_topic(option, value, topic, topics, configured)
+            if (topic, queue_id) in on_disk:
+                continue
+            if not 0 <= queue_id < configured.get(topic, 0):
+                known = _numbers([number for name, number in sorted(on_disk) if name == topic], configured.get(topic))
+                raise OptionError(option, value, f"the topic has no such queue; its queues are {known}")
+            if option in bounds:
+                _resolve(option, QueueInfo(topic, queue_id, 0, 0), bounds[option], request, {}, 0)
     return [queue for queue in queues if takes(request, (queue.topic, queue.queue_id))]
 
 
-def _check_topic(option: str, value: str, topic: str, topics: Sequence[str]) -> None:
-    if topic not in topics:
+def _check_topic(
+    option: str, value: str, topic: str, topics: Sequence[str], configured: Mapping[str, int]
+) -> None:  # fmt: skip
+    if topic not in topics and topic not in configured:
         raise OptionError(option, value, f"there is no such topic; {choices(topic, topics, 'topics')}")
+
+
+def _numbers(on_disk: Sequence[int], count: int | None) -> str:
+    """The ids of a topic's queues: of those on disk, if these are not all among its configured number."""
+    if count is None or count < 2 or max(on_disk, default=0) >= count:
+        return listing([str(number) for number in on_disk])
+    return f"0 to {count - 1}"
 
 
 def takes(request: ScanRequest, key: QueueKey) -> bool:

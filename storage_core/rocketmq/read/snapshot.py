@@ -18,6 +18,7 @@ from storage_core.files.window import Window
 from storage_core.formats.rocketmq.message import BLANK
 from storage_core.formats.rocketmq.record_walk import Stop
 from storage_core.rocketmq.disk.batch_queue import UNSERVED
+from storage_core.rocketmq.disk.config_files import topic_table
 from storage_core.rocketmq.disk.directory import Listing
 from storage_core.rocketmq.read.batch_partition import batch_partitions
 from storage_core.rocketmq.read.few_messages import few_messages
@@ -48,6 +49,11 @@ class RocketSnapshot(Snapshot):
     def queues(self) -> Sequence[QueueInfo]:
         """All queues that hold an entry, with their readable ranges."""
         return self.served.infos
+
+    def topics(self, wanted: Sequence[str] = ()) -> frozenset[str]:
+        """The topics of all queues, and those of `wanted` that only `topics.json` has: nothing was sent to them."""
+        found = super().topics(wanted)
+        return found if found.issuperset(wanted) else found | (topic_table(self._listing.root).keys() & set(wanted))
 
     def schema(self, request: ScanRequest) -> pa.Schema:
         """Native columns in the request's order. Raises OptionError for an unknown one."""
