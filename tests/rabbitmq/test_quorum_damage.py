@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.errors import CorruptionError
+from storage_core.errors import CorruptionError, DataLossError
 from storage_core.formats.rabbitmq.quorum import wal
 from storage_core.rabbitmq import open_store
 from storage_core.rabbitmq.quorum.directory import list_queues
-from storage_core.store import Mode
+from storage_core.rabbitmq.quorum.snapshot import QuorumSnapshot
+from storage_core.store import Mode, ScanRequest
 from tests.rabbitmq import quorum_golden as golden
 from tests.support.rabbitmq_damage import edit
 
@@ -259,3 +260,17 @@ def test_a_lost_segment_that_a_snapshot_needs(tmp_path: Path) -> None:
         (finding,) = store.verify()
     assert finding.file == segment.parent.name
     assert finding.reason.startswith(f"{len(lost)} of the entries {min(lost)} to ")
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_a_log_that_a_node_moves_while_it_is_read_is_no_damage(tmp_path: Path, mode: Mode) -> None:
+    """Counted as damage, its entries would be left out: messages lost, and acknowledged ones back."""
+    root = golden.unpack("v8_random", tmp_path)
+    with open_store(str(root)) as store:
+        snapshot = store.snapshot()
+        assert isinstance(snapshot, QuorumSnapshot)
+        assert snapshot.wals.parts
+        for log in root.glob("*.wal"):
+            log.rename(f"{log}.moved")
+        with pytest.raises(DataLossError, match=r"\.wal at \d+: the file vanished while the store was read"):
+            list(snapshot.read(ScanRequest(mode=mode)))

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from storage_core.arrays import as_mask
 from storage_core.errors import DataLossError, FormatError, UnsupportedFormatError
+from storage_core.files import system
 from storage_core.formats.layout import Bytes, Positions
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.message import basic_message
@@ -148,7 +149,10 @@ class Replay:
         self._window = self._window[:0]
 
     def _load(self, reader: SpanReader, rows: LogEntries) -> tuple[Bytes, Positions] | None:
-        """Reads some entries and sets up the window for them; None if the files do not have them."""
+        """Reads some entries and sets up the window for them; None if a file ends before them, which is damage.
+
+        Raises DataLossError if a file vanished: a node has moved its entries elsewhere since the log was listed.
+        """
         window = np.zeros(len(rows), MESSAGE)
         for name in ("index", "term", "file"):
             window[name] = rows[name]
@@ -156,6 +160,8 @@ class Replay:
         try:
             return reader.load(rows["file"].astype(np.int64), rows["position"], rows["position"] + rows["size"])
         except DataLossError as error:
+            if not all(system.exists(f"{self.root}/{self.log.files[file]}") for file in np.unique(rows["file"])):
+                raise
             self._broken(rows[0], str(error))
             return None
 
