@@ -374,7 +374,13 @@ class LogSelection:
 
 
 def log_selection(request: ScanRequest) -> LogSelection:
-    """What a request selects from the log; EARLIEST and LATEST are open ends."""
+    """What a request selects from the log; EARLIEST and LATEST are open ends. Raises OptionError for a bound that only
+    the queues have.
+    """
+    for option, bound in (("startingOffsets", request.start), ("endingOffsets", request.stop)):
+        if bound.last is not None or bound.group is not None:
+            text = f"group:{bound.group}" if bound.last is None else f"last:{bound.last}"
+            raise OptionError(option, text, "is found in the queues, and scan=log reads none; give offsets as JSON")
     named: dict[QueueKey, tuple[int, int]] = {}
     for key in {*request.start.offsets, *request.stop.offsets}:
         start, stop = request.start.offsets.get(key, EARLIEST), request.stop.offsets.get(key, LATEST)
