@@ -121,10 +121,13 @@ def _whole(value: Any) -> int:
 
 
 def check_store(offset: StreamOffset, snapshot: StreamSnapshot, path: str) -> None:
-    """Raises CheckpointError when a message that seals the offset is present, but is a different one."""
-    for key, text in offset.seals.items():
-        if key in snapshot.positions and snapshot.is_other(key, text):
-            raise _of_another_store(path, key, text.partition(":")[0])
+    """Raises CheckpointError when a message that seals the offset is present, but is a different one. If each queue has
+    a seal, none of them holds: else a queue was declared again, see `resumed`.
+    """
+    holds = {key: snapshot.holds(key, text) for key, text in offset.seals.items() if key in snapshot.positions}
+    if False in holds.values() and True not in holds.values():
+        key = next(key for key, held in holds.items() if held is False)
+        raise _of_another_store(path, key, offset.seals[key].partition(":")[0])
     seal = offset.seal
     if seal is None or seal.position > snapshot.positions.get(seal.key, (0, 0))[1]:
         return

@@ -49,10 +49,10 @@ class StreamSnapshot(Snapshot):
         del positions
         return {}
 
-    def is_other(self, key: QueueKey, seal: str) -> bool:
-        """Whether another message has the number in `seal`, one of `seals`; False if no message has it."""
+    def holds(self, key: QueueKey, seal: str) -> bool | None:
+        """Whether the message in `seal`, one of `seals`, has its number still; None if no message has that number."""
         del key, seal
-        return False
+        return None
 
     def lost(self, key: QueueKey, position: int, seal: str | None) -> tuple[int, str]:
         """Where a stream continues from a position of a queue, and what was lost before; "" for nothing."""

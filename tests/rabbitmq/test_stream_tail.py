@@ -186,8 +186,13 @@ def test_a_queue_that_is_renumbered_is_a_loss_that_is_named(tmp_path: Path, quic
     shutil.rmtree(root)
     published(60)
     other = pytest.raises(CheckpointError, match="message 29 of one/0 is not the one that was read")
-    with open_store(str(root)) as store, store.follow() as tail, other:
-        check_store(drained, tail.settled(), "/s")
+    with open_store(str(root)) as store, store.follow() as tail:
+        snapshot = tail.settled()
+        with other:
+            check_store(drained, snapshot, "/s")
+        with pytest.raises(DataLossError, match=r"one/0 was renumbered, the checkpoint is at 30; .*failOnDataLoss"):
+            resumed(drained.positions, snapshot, "/s", True, drained.seals)
+        assert resumed(drained.positions, snapshot, "/s", False, drained.seals) == {("one", 0): 0}
 
 
 def test_a_message_that_is_in_no_file_yet_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,24 +226,24 @@ class VhostStreamSnapshot(VhostSnapshot, StreamSnapshot):
                 found[key] = f"{number}:{queue.served_ids[last].tobytes().hex()}" if last >= 0 else "-1"
         return found
 
-    def is_other(self, key: QueueKey, seal: str) -> bool:
-        """Whether another message has the sequence id that a seal names."""
+    def holds(self, key: QueueKey, seal: str) -> bool | None:
+        """Whether the message in a seal has its sequence id still; None if no message has that sequence id."""
         number, _, message = seal.partition(":")
         here = self._between(key, int(number), int(number) + 1)
         if not message or here.stop == here.start:
-            return False
-        return bool(self._queues[key].served_ids[here.start].tobytes().hex() != message)
+            return None
+        return bool(self._queues[key].served_ids[here.start].tobytes().hex() == message)
 
     def lost(self, key: QueueKey, position: int, seal: str | None) -> tuple[int, str]:
-        """Acknowledged messages are not lost. A message between the sealed one and the position arrived later: the
-        queue was renumbered, and is read from its first message.
+        """Acknowledged messages are not lost. Another message in place of the sealed one, or one between that and the
+        position, arrived later: the queue was renumbered, and is read from its first message.
         """
         first, stop = self.positions[key]
         terms = self._queues[key].verdict.next_sequence_id
         if terms is not None and terms < position:
             return first, f"ends at {stop} now, the checkpoint is at {position}"
         sealed = -1 if seal is None else int(seal.partition(":")[0])
-        if seal is not None and self.count(key, sealed + 1, position):
+        if seal is not None and (self.holds(key, seal) is False or self.count(key, sealed + 1, position)):
             return first, f"was renumbered, the checkpoint is at {position}"
         return position, ""
 
