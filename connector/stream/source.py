@@ -91,7 +91,7 @@ class StreamSource(Closable):
             return start
         if limited:
             stops = self._admitted(snapshot, starts, stops)
-        found = offset.moved(stops, snapshot).to_json()
+        found = offset.moved(stops, snapshot, starts).to_json()
         if found == start:
             self._idle = start, snapshot
             return start
@@ -161,10 +161,10 @@ class StreamSource(Closable):
         first, last = (from_json(noted, self._engine, self._path) for noted in (start, end))
         snapshot = self._poll()
         check_store(last, snapshot, self._path)
-        starts, stops = self._resumed(first, snapshot), self._resumed(last, snapshot)
-        ranges = {
-            key: (starts[key] if key in starts else snapshot.positions[key][0], stop) for key, stop in stops.items()
-        }
+        stops = self._resumed(last, snapshot)
+        new = {key: last.first.get(key, 0) for key in last.positions if key not in first.positions}
+        starts = self._resumed(replace(first, positions={**new, **first.positions}), snapshot)
+        ranges = {key: (starts[key], stop) for key, stop in stops.items()}
         return [
             MqStorePartition(
                 self._path, KafkaPiece(piece, self._columns, self._engine) if self._options.kafka else piece

@@ -31,7 +31,7 @@ class Seal:
 @dataclass(frozen=True)
 class StreamOffset:
     """The position of a stream in each queue. `topics` is set if the start fixed them (`group:NAME`), `seals` if each
-    queue has a seal of its own.
+    queue has a seal of its own. `first`: where the batch before began to read a queue that was new in it, if not at 0.
     """
 
     engine: str
@@ -39,6 +39,7 @@ class StreamOffset:
     seal: Seal | None = None
     topics: tuple[str, ...] | None = None
     seals: Mapping[QueueKey, str] = field(default_factory=dict)
+    first: Mapping[QueueKey, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object, its keys in canonical order."""
@@ -49,15 +50,22 @@ class StreamOffset:
             found["seals"] = _nested(self.seals)
         if self.topics is not None:
             found["topics"] = sorted(self.topics)
+        if self.first:
+            found["first"] = _nested(self.first)
         return found
 
-    def moved(self, positions: Mapping[QueueKey, int], snapshot: StreamSnapshot) -> StreamOffset:
-        """The offset at other positions, with a new seal from the queue that advanced furthest."""
+    def moved(
+        self, positions: Mapping[QueueKey, int], snapshot: StreamSnapshot, starts: Mapping[QueueKey, int] | None = None
+    ) -> StreamOffset:
+        """The offset at other positions, with a new seal from the queue that advanced furthest. `starts`: where the
+        batch that ends there begins.
+        """
         if positions == self.positions:
             return self
+        new = {key: start for key, start in (starts or {}).items() if start and key not in self.positions}
         moved = {key: position for key, position in positions.items() if position != self.positions.get(key)}
         kept = {key: text for key, text in self.seals.items() if key in positions}
-        return replace(self._resealed(positions, snapshot), seals={**kept, **snapshot.seals(moved)})
+        return replace(self._resealed(positions, snapshot), seals={**kept, **snapshot.seals(moved)}, first=new)
 
     def _resealed(self, positions: Mapping[QueueKey, int], snapshot: StreamSnapshot) -> StreamOffset:
         steps = {key: position - self.positions.get(key, 0) for key, position in positions.items()}
@@ -80,12 +88,13 @@ def from_json(noted: Any, engine: str, path: str) -> StreamOffset:
     try:
         positions = {key: _whole(position) for key, position in _flat(noted["queues"])}
         seals = {key: _seal_text(text) for key, text in _flat(noted.get("seals", {}))}
+        first = {key: _whole(position) for key, position in _flat(noted.get("first", {}))}
         seal = None
         if "seal" in noted:
             topic, queue_id, position, text = noted["seal"]
             seal = Seal((topic, _whole(queue_id)), _whole(position), str(text))
         topics = tuple(noted["topics"]) if "topics" in noted else None
-        found = StreamOffset(noted["engine"], positions, seal, topics, seals)
+        found = StreamOffset(noted["engine"], positions, seal, topics, seals, first)
     except (AttributeError, KeyError, TypeError, ValueError):
         raise CheckpointError(f"{path}: the offset in the checkpoint is damaged; {DELETE}") from None
     if found.engine != engine:

@@ -8,10 +8,13 @@ import pyarrow as pa
 import pytest
 
 from storage_core import open_store
-from storage_core.errors import OptionError
+from storage_core.errors import DataLossError, OptionError
+from storage_core.store import ScanRequest
 from tests.contract.rocketmq_engine import RocketEngine
+from tests.golden.archive import unpack
 from tests.support.stream_query import Query
 
+LOST = "damaged-queues-lost-4.9.3"
 PAIRS = pa.map_(pa.string(), pa.string())
 
 
@@ -88,3 +91,62 @@ def test_topics_that_appear_later_are_read_from_their_first_message(root: Path) 
     append(root, 24, 2)
     query.run()
     assert sorted(bodies(query)) == [24, 25, 300, 301, 302, 303]
+
+
+def test_a_new_queue_that_lost_messages_before_its_batch_was_planned_again(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    body = "x" * 500
+    write(root, "orders", [body] * 5)
+    query = Query(root, {"columns": "topic,queueOffset", "maxOffsetsPerTrigger": "50"})
+    query.start()
+    query.run()
+    write(root, "payments", [body] * 100)
+    query.trigger(dies=lambda: True)
+    min((root / "commitlog").iterdir()).unlink()
+    query.start()
+    with pytest.raises(DataLossError, match=r"payments/0 begins at \d+ now, the checkpoint is at 0"):
+        query.run()
+
+
+def test_a_new_queue_that_began_after_0_is_planned_again(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    write(root, "orders", ["x" * 500] * 5)
+    query = Query(root, {"columns": "topic,queueOffset", "maxOffsetsPerTrigger": "50"})
+    query.start()
+    query.run()
+    write(root, "payments", ["x" * 500] * 100)
+    min((root / "commitlog").iterdir()).unlink()
+    query.options["failOnDataLoss"] = "false"
+    query.trigger(dies=lambda: True)
+    first = query.offsets[-1]["first"]["payments"]["0"]
+    assert first > 0
+    query.start()
+    query.run()
+    assert [row["queueOffset"] for table in query.tables[1:] for row in table.to_pylist()] == list(range(first, 100))
+    assert "first" not in query.offsets[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    [("stopped-5.3.3", "rocketmq/batched"), ("killed-5.3.3", "rocketmq/batched"), (LOST, "rocketmq")],
+)
+def test_bytes_limit_batch_queues_and_queues_that_only_the_log_has(tmp_path: Path, name: str, engine: str) -> None:
+    root = unpack(name, tmp_path, engine)
+    query = Query(root, {"columns": "topic,queueId,queueOffset", "maxBytesPerTrigger": "20000"})
+    query.start()
+    query.run()
+    assert query.tables[0].num_rows < 120
+    assert len(query.tables) > 5
+    found = sorted(tuple(row.values()) for table in query.tables for row in table.to_pylist())
+    with open_store(str(root)) as store:
+        request = ScanRequest(columns=("topic", "queueId", "queueOffset"))
+        assert found == sorted(
+            tuple(row.values()) for batch in store.snapshot().read(request) for row in batch.to_pylist()
+        )
+
+
+def write(root: Path, topic: str, bodies: list[str]) -> None:
+    with open_store(str(root), "rocketmq", commitLogFileSize=1 << 14, consumeQueueFileEntries=20) as store:
+        store.append(
+            {"topic": [topic] * len(bodies), "body": bodies, "queueId": pa.array([0] * len(bodies), pa.int32())}
+        )

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from storage_core.errors import CheckpointError, DataLossError
+from storage_core.store import QueueKey
 from storage_core.stream.offsets import Seal, StreamOffset, check_store, from_json, resumed
 from tests.stream.fixed_snapshot import FixedSnapshot
 
@@ -60,6 +61,31 @@ def test_a_seal_tells_another_store() -> None:
     check_store(OFFSET, FixedSnapshot({("b", 9): (0, 3)}, {(("b", 9), 7): "y"}), "/s")  # `resumed` reports shrinkage
     with pytest.raises(CheckpointError, match="another store: message 6 of b/9 is not the one that was read"):
         check_store(OFFSET, FixedSnapshot(held, {(("b", 9), 7): "y"}), "/s")
+
+
+def test_one_seal_that_holds_tells_that_the_store_is_the_same() -> None:
+    """Then a queue in which another message has the number was declared again, which `resumed` reports."""
+
+    class Sealed(FixedSnapshot):
+        def holds(self, key: QueueKey, seal: str) -> bool | None:
+            return {"same": True, "other": False}.get(seal)
+
+    snapshot = Sealed({("a", 0): (0, 20), ("b", 0): (0, 20)})
+    for seals in (("other", "other"), ("other", "gone")):
+        offset = StreamOffset("rabbitmq", {}, seals={("a", 0): seals[0], ("b", 0): seals[1], ("c", 0): "same"})
+        with pytest.raises(CheckpointError, match="another store: message other of a/0"):
+            check_store(offset, snapshot, "/s")
+    for seals in (("other", "same"), ("gone", "same"), ("gone", "gone")):
+        check_store(StreamOffset("rabbitmq", {}, seals={("a", 0): seals[0], ("b", 0): seals[1]}), snapshot, "/s")
+
+
+def test_the_start_of_a_new_queue_is_noted_once() -> None:
+    snapshot = FixedSnapshot({("a", 0): (0, 20), ("n", 1): (6, 20), ("o", 0): (0, 20)})
+    positions = {("a", 0): 9, ("n", 1): 8, ("o", 0): 3}
+    begun = StreamOffset("rocketmq", {("a", 0): 5}).moved(positions, snapshot, {("a", 0): 5, ("n", 1): 6, ("o", 0): 0})
+    assert begun.to_json()["first"] == {"n": {"1": 6}}
+    assert from_json(begun.to_json(), "rocketmq", "/s").first == {("n", 1): 6}
+    assert "first" not in begun.moved({**positions, ("n", 1): 9}, snapshot, positions).to_json()
 
 
 def test_what_is_lost_is_named() -> None:
