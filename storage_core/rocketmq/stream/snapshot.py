@@ -13,6 +13,7 @@ import numpy as np
 
 from storage_core.errors import UnsupportedFormatError
 from storage_core.files.open_files import OpenFiles
+from storage_core.rocketmq.disk.batch_queue import ends_of
 from storage_core.rocketmq.disk.record_reader import head_at
 from storage_core.rocketmq.read.selection import selected_queues
 from storage_core.rocketmq.read.snapshot import RocketSnapshot
@@ -62,7 +63,11 @@ class RocketStreamSnapshot(RocketSnapshot, StreamSnapshot):
         return start + count
 
     def fitting(self, key: QueueKey, start: int, stop: int, size: int) -> tuple[int, int]:
-        """Uses the sizes in queue entries. Entries that only the log has count as large as the last listed one."""
+        """Uses the sizes in queue entries; each message of a batch has its share. Entries that only the log has count
+        as large as the last listed one before them in the range, else as the mean of the log.
+        """
+        if key in self.served.batched:
+            return self._fitting_batches(key, start, stop, size)
         queue, bounds = self.served.files_of(key), self.served.verdict.queues.get(key)
         on_disk = 0 if bounds is None else bounds.disk_stop
         total, one = 0, 0
@@ -76,8 +81,38 @@ class RocketStreamSnapshot(RocketSnapshot, StreamSnapshot):
                 start += fit
                 if fit < len(sizes):
                     return start, total
-        more = min(stop - start, (size - total) // one if one else stop - start)
+        return self._fitting_unlisted(start, stop, size, total, one)
+
+    def _fitting_batches(self, key: QueueKey, start: int, stop: int, size: int) -> tuple[int, int]:
+        total, one = 0, 0
+        with OpenFiles() as files:
+            for entries in self.served.batched[key].every(files):
+                first, last = np.maximum(entries["queue_offset"], start), np.minimum(ends_of(entries), stop)
+                inside = first < last
+                first, last = first[inside], last[inside]
+                if not len(first):
+                    continue
+                each = entries["size"][inside].astype(np.int64) // np.maximum(entries["count"][inside], 1)
+                each = np.maximum(each, 1)
+                sums = np.cumsum((last - first) * each)
+                fit = int(np.searchsorted(sums, size - total, "right"))
+                before = total + (int(sums[fit - 1]) if fit else 0)
+                if fit < len(first):
+                    more = (size - before) // int(each[fit])
+                    return int(first[fit]) + more if fit or more else start, before + more * int(each[fit])
+                start, total, one = int(last[-1]), before, int(each[-1])
+        return self._fitting_unlisted(start, stop, size, total, one)
+
+    def _fitting_unlisted(self, start: int, stop: int, size: int, total: int, one: int) -> tuple[int, int]:
+        one = one or self._mean_size
+        more = max(0, min(stop - start, (size - total) // one))
         return start + more, total + more * one
+
+    @cached_property
+    def _mean_size(self) -> int:
+        """Bytes of the log for each message of all queues, at least one."""
+        log, count = self.served.listing.log, sum(info.stop - info.start for info in self.served.infos)
+        return max(1, (self.served.verdict.log_end - log.start) // max(1, count))
 
     def seal(self, key: QueueKey, position: int) -> str | None:
         """Address, size and store time of the record before the position, if a queue file lists it."""
