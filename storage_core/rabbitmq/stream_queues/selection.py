@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from storage_core.errors import OffsetOutOfRangeError
+from storage_core.errors import DataLossError, OffsetOutOfRangeError
 from storage_core.formats.rabbitmq.stream_queues import log_files
 from storage_core.rabbitmq.read import selection
 from storage_core.rabbitmq.stream_queues.stream_log import StreamLog
@@ -26,7 +26,9 @@ def check_request(request: ScanRequest) -> None:
 
 
 def bounds(log: StreamLog, info: QueueInfo, request: ScanRequest) -> tuple[int, int]:
-    """The offsets [first, end) that a request selects from one stream. Raises OffsetOutOfRangeError."""
+    """The offsets [first, end) that a request selects from one stream. Raises DataLossError for an offset below the
+    first one, which retention has deleted, and OffsetOutOfRangeError for one after the end.
+    """
     first, end = _number(log, "startingOffsets", info, request), _number(log, "endingOffsets", info, request)
     if request.start_ms is not None:
         first = max(first, at_time(log, request.start_ms))
@@ -48,7 +50,12 @@ def _number(log: StreamLog, option: str, info: QueueInfo, request: ScanRequest) 
     number = selection.resolved(option, bound, info, request.fail_on_data_loss)
     if number is None:
         return log.start if starts else log.stop
-    return number
+    if number < log.start and request.fail_on_data_loss:
+        raise DataLossError(
+            f"queue {info.topic}: {option} {number} is expired; the queue holds [{log.start}, {log.stop}); "
+            "set failOnDataLoss=false to read what is left"
+        )
+    return max(number, log.start)
 
 
 def at_time(log: StreamLog, ms: int) -> int:
