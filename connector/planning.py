@@ -16,7 +16,7 @@ import storage_core
 from connector import kafka_layout
 from connector.errors import warn
 from connector.partition import KafkaPiece, MqStorePartition, ViewPiece
-from connector.selection import refuse_common_topics, topics_by_store
+from connector.selection import refuse_common_topics, refuse_repeated_topics, topics_by_store
 from storage_core.closable import Closable
 from storage_core.errors import OptionError, UnsupportedFormatError, listing, shorten
 from storage_core.options.read import ReadOptions, check_engine
@@ -233,6 +233,9 @@ class Load(Closable):
     def _requests(self, columns: tuple[str, ...]) -> list[Chosen]:
         """Each store that the selection touches, with its part of the selection."""
         all_of_them = [(named, named.store.snapshot(), self._request(named, columns)) for named in self._stores]
+        if self._options.kafka and len(self._options.vhosts or ()) != 1:
+            for _, snapshot, request in all_of_them:
+                refuse_repeated_topics(snapshot, request)
         if not self._several:
             return all_of_them
         if self._options.kafka:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from storage_core.arrays import text_array
 from storage_core.errors import OptionError, choices
-from storage_core.store import QueueInfo, ScanRequest
+from storage_core.store import QueueInfo, ScanRequest, Snapshot
 
 
 def topics_by_store(
@@ -46,6 +46,17 @@ def refuse_common_topics(stores: Sequence[tuple[str, Sequence[QueueInfo], ScanRe
                     "the store; load the stores one by one, choose other topics, or use layout=native",
                 )  # fmt: skip
             place[topic] = store
+
+
+def refuse_repeated_topics(snapshot: Snapshot, request: ScanRequest) -> None:
+    """Raises OptionError if several queues of a store have a selected name: Kafka's columns do not tell them apart."""
+    for topic in sorted(snapshot.repeated_topics):
+        if _selected(topic, request):
+            raise OptionError(
+                "layout", "kafka",
+                f"several queues are called {topic}, and Kafka's columns do not name their virtual host; choose one "
+                "with the option vhost, choose other queues, or use layout=native",
+            )  # fmt: skip
 
 
 def matching_topics(topics: pa.Array, pattern: str) -> pa.Array:

@@ -79,6 +79,7 @@ class RemoteSnapshot(Snapshot):
 
     def __init__(self, snapshot: Snapshot, root: str, access: Access) -> None:
         self._snapshot, self._root, self._access = snapshot, root, access
+        self.repeated_topics = snapshot.repeated_topics
 
     def queues(self) -> Sequence[QueueInfo]:
         """All queues."""

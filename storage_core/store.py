@@ -189,6 +189,9 @@ class ScanPartition(ABC):
 class Snapshot(ABC):
     """What a store serves at one moment. Consistent and read-only; taking one writes nothing."""
 
+    repeated_topics: frozenset[str] = frozenset()
+    """Those that several virtual hosts have."""
+
     @abstractmethod
     def queues(self) -> Sequence[QueueInfo]:
         """All queues with their readable ranges, sorted by topic and queue id."""
@@ -205,8 +208,7 @@ class Snapshot(ABC):
     def plan(self, request: ScanRequest) -> list[ScanPartition]:
         """Partitions that together hold each selected message once.
 
-        Raises OptionError (an unknown topic or queue, with the names that exist), OffsetOutOfRangeError, DataLossError,
-        UnsupportedFormatError.
+        Raises OptionError for an unknown name, OffsetOutOfRangeError, DataLossError, UnsupportedFormatError.
         """
 
     def read(self, request: ScanRequest) -> Iterator[pa.RecordBatch]:
@@ -264,8 +266,7 @@ class WriteJob(ABC):
     def commit(self, parts: Sequence[StagedPart]) -> int:
         """Puts all rows into the store: tasks in the order of their partitions. Returns the number of rows.
 
-        Raises StoreLockedError, OptionError, MqStoreError: nothing was written then, unless the text says that the
-        job is committed and will be finished at the next opening for writing.
+        Raises StoreLockedError, OptionError, MqStoreError: nothing was written, unless the text says it is committed.
         """
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> int:
@@ -363,8 +364,7 @@ class Store(Closable):
     def verify(self) -> Iterator[Finding]:
         """Everything that is wrong in the store, found by reading all of it; nothing for an intact one.
 
-        Changes nothing. Raises UnsupportedFormatError if a part cannot be read, CorruptionError for a file that changes
-        meanwhile.
+        Changes nothing. Raises UnsupportedFormatError for an unreadable part, CorruptionError if a file changes.
         """
         raise UnsupportedFormatError(f"{self.path}: {self.engine} stores are not verified")
 

@@ -82,6 +82,7 @@ class FakeStore(Store):
     opened_with: dict[str, Any] = field(default_factory=dict)
     requests: list[ScanRequest] = field(default_factory=list)
     notes: tuple[str, ...] = ()
+    repeated: frozenset[str] = frozenset()
     closed: bool = False
 
     def snapshot(self) -> FakeSnapshot:
@@ -110,6 +111,10 @@ class FakeStore(Store):
 @dataclass(frozen=True)
 class FakeSnapshot(Snapshot):
     store: FakeStore
+
+    @property
+    def repeated_topics(self) -> frozenset[str]:
+        return self.store.repeated
 
     def queues(self) -> Sequence[QueueInfo]:
         return [QueueInfo(topic, queue_id, 0, count) for (topic, queue_id), count in sorted(self.store.counts.items())]

@@ -152,6 +152,18 @@ def test_the_kafka_layout_refuses_stores_with_a_common_topic(stores) -> None:
         planned("/d", layout="kafka", topicPattern="x|y")
 
 
+def test_the_kafka_layout_refuses_queues_of_one_name(stores) -> None:
+    stores(FakeStore("/d/a", {("x", 0): 5, ("y", 0): 7}, repeated=frozenset({"x"})))
+    with pytest.raises(OptionError) as caught:
+        planned("/d/a", layout="kafka")
+    assert str(caught.value) == (
+        "OptionError: option 'layout' = 'kafka': several queues are called x, and Kafka's columns do not name their "
+        "virtual host; choose one with the option vhost, choose other queues, or use layout=native"
+    )
+    assert rows(planned("/d/a", topic="x")).num_rows == 5
+    assert rows(planned("/d/a", layout="kafka", topic="y")).num_rows == 7
+
+
 def test_two_engines_in_one_load(stores) -> None:
     a, b = stores(FakeStore("/d/a", {}), FakeStore("/d/b", {}, engine="rabbitmq"))
     with pytest.raises(UnsupportedFormatError) as caught:

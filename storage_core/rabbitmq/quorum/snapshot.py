@@ -5,6 +5,7 @@ A queue's log is replayed on first use, and the result is cached. Source: docs/r
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -64,6 +65,8 @@ class QuorumSnapshot(Snapshot):
         self.root, self.store, self.reading = root, store, reading
         queues, self._nameless = list_queues(root)
         self.directories = [queue for queue in queues if vhost is None or queue.config.vhost == vhost]
+        names = Counter(queue.name[1] for queue in self.directories)
+        self.repeated_topics = frozenset(name for name, count in names.items() if count > 1)
         self._applied = last_applied(root)
         self._read: dict[tuple[str, bool], QueueState] = {}
         self._warnings: list[str] = []

@@ -5,6 +5,7 @@ A stream's indexes are read on first use and cached. Source: docs/rabbitmq.md "S
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -41,6 +42,8 @@ class StreamQueuesSnapshot(Snapshot):
         self.root, self.store = root, store
         listed = list_streams(root) if streams is None else streams
         self.streams = [stream for stream in listed if vhost is None or stream.vhost == vhost]
+        names = Counter(stream.queue for stream in self.streams)
+        self.repeated_topics = frozenset(name for name, count in names.items() if count > 1)
         self._logs: dict[str, StreamLog] = {}
         self._warnings = [_unnamed(root, stream) for stream in self.streams if stream.vhost is None]
 
