@@ -6,6 +6,7 @@ cost. Planning belongs to `planning`, filters to `filters`, the rows of a partit
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Sequence
 from importlib import metadata
@@ -57,11 +58,11 @@ def read(
     paths = tuple(absolute(os.fspath(each)) for each in given_paths)
     if any(map(is_uri, paths)) and not any(name.lower().startswith(STORAGE) for name in texts):
         texts |= storage_options(spark)
+    if columns is not None:
+        texts["columns"] = columns if isinstance(columns, str) else json.dumps(list(columns))
     given = read_options(texts)
-    if columns is not None and given.columns is not None:
-        raise OptionError("columns", ",".join(columns), "is given as an argument and as an option; give one of the two")
     with Load(paths, given) as load:
-        schema = projected(load.available(), given.columns if columns is None else tuple(columns))
+        schema = projected(load.available(), given.columns)
         if filters is not None and (given.view != "messages" or given.kafka):
             raise OptionError("filters", repr(filters), "go with messages in layout=native; use where(...)")
         conditions = predicates(filters, load.native()) if filters is not None else ()

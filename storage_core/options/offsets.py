@@ -47,10 +47,13 @@ class Bound:
         inner = _of_store(self.option, self.text, self.by_name, store, stores, _EXAMPLE)
         offsets: dict[QueueKey, int] = {}
         for topic, queues in inner.items():
-            if not isinstance(queues, dict):
+            if not isinstance(queues, dict) or not queues:
                 raise _wrong_shape(self.option, self.text, topic, _EXAMPLE)
             for queue_id, offset in queues.items():
-                offsets[topic, _queue_id(self.option, self.text, queue_id)] = self._offset(topic, queue_id, offset)
+                key = topic, _queue_id(self.option, self.text, queue_id)
+                if key in offsets:
+                    raise OptionError(self.option, self.text, f"names the queue {key[0]}/{key[1]} twice")
+                offsets[key] = self._offset(topic, queue_id, offset)
         return OffsetBound(self.plain.default, offsets)
 
     def _offset(self, topic: str, queue_id: str, offset: Any) -> int:

@@ -201,6 +201,9 @@ def parse_read_options(
         raise OptionError(
             "includeHeaders", "true", "goes with layout=kafka; the native layout has the column properties"
         )
+    fewest, most = found["minOffsetsPerTrigger"], found["maxOffsetsPerTrigger"]
+    if fewest is not None and most is not None and fewest > most:
+        raise OptionError("minOffsetsPerTrigger", str(fewest), f"is more than maxOffsetsPerTrigger, {most}; give less")
     return ReadOptions(
         request=_request(found),
         engine=None if found["engine"] == "auto" else found["engine"],

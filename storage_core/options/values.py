@@ -114,6 +114,10 @@ def instant_ms(now_ms: int) -> Callable[[str, str], int]:
 
 def names(name: str, text: str) -> tuple[str, ...]:
     """A comma-separated list, or a JSON list if the text begins with `[`; keeps the order, drops duplicates."""
+    return tuple(dict.fromkeys(_listed(name, text)))
+
+
+def _listed(name: str, text: str) -> list[str]:
     value = text.strip()
     if value.startswith("["):
         items = _json(name, text)
@@ -126,17 +130,16 @@ def names(name: str, text: str) -> tuple[str, ...]:
         items = [item.strip() for item in value.split(",") if item.strip()]
     if not items:
         raise OptionError(name, text, "names nothing; give a comma list, or leave the option out")
-    return tuple(dict.fromkeys(items))
+    return items
 
 
 def columns(name: str, text: str) -> tuple[str, ...]:
     """A list of column names without duplicates, in the order of the output."""
-    found = names(name, text)
-    wanted = [item.strip() for item in text.split(",") if item.strip()]
-    if not text.strip().startswith("[") and len(wanted) > len(found):
+    wanted = _listed(name, text)
+    if len(set(wanted)) < len(wanted):
         twice = next(item for item in wanted if wanted.count(item) > 1)
         raise OptionError(name, text, f"names the column {twice} twice")
-    return found
+    return tuple(wanted)
 
 
 def texts(name: str, text: str) -> tuple[str, ...]:

@@ -286,6 +286,10 @@ def test_wrong_options_of_read(spark: SparkSession, directory: str) -> None:
         read(spark, directory, filters=[("topic", "=", "a")], view="queues")
     with pytest.raises(OptionError, match="there is no column nope"):
         read(spark, directory, columns=["nope"])
+    with pytest.raises(OptionError, match="names the column topic twice"):
+        read(spark, directory, columns=["topic", "topic"])
+    with pytest.raises(OptionError, match="'columns' = '\\[\\]': names nothing"):
+        read(spark, directory, columns=[])
 
 
 def test_time_options(spark: SparkSession, directory: str, everything: list[dict[str, Any]]) -> None:

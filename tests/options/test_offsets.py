@@ -64,6 +64,8 @@ def test_json_offsets_of_several_stores_have_the_store_outside() -> None:
         ({"orders": {"0": 1 << 63}}, f"offset {1 << 63} of orders/0 must be a whole number of at least 0, or -2, -1"),
         ({"orders": {"-1": 0}}, "queue '-1' must be a queue id, 0 to 2147483647"),
         ({"orders": [0]}, 'what stands at orders has the wrong shape; write it like {"orders": {"0": 23, "1": -2}}'),
+        ({"orders": {}}, 'what stands at orders has the wrong shape; write it like {"orders": {"0": 23, "1": -2}}'),
+        ({"orders": {"0": 5, "00": 7}}, "names the queue orders/0 twice"),
         ('{"orders": {"0": 1}, "orders": {"0": 2}}', "names orders twice"),
         ("{", 'is not JSON; write it like {"orders": {"0": 23, "1": -2}}'),
     ],

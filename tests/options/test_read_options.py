@@ -126,6 +126,8 @@ LATER = "not in this version of mqstore; leave it out"
         ("topic", '["a", 1]', 'must be a JSON list of texts such as ["orders", "payments"]'),
         ("topic", '["a"', 'is not JSON; write it like ["orders", "payments"]'),
         ("columns", "topic,body,topic", "names the column topic twice"),
+        ("columns", '["topic", "topic"]', "names the column topic twice"),
+        ("columns", "[]", "names nothing; give a comma list, or leave the option out"),
         ("topicPattern", "", "is empty; .* takes every topic"),
         ("startingTimestamp", "yesterday", TIME),
         ("endingTimestamp", "-5", TIME),
@@ -220,3 +222,13 @@ def test_the_page_of_options_lists_those_of_a_read() -> None:
     rows = re.findall(r"^\| `\w+` \(([^)]+)\) \|", page, re.MULTILINE)
     aliases = {alias for row in rows for alias in re.findall(r"`(\w+)`", row)}
     assert aliases == {alias for option in OPTIONS for alias in option.aliases}
+
+
+def test_a_least_number_of_messages_above_the_most() -> None:
+    limits = {"minOffsetsPerTrigger": "60", "maxOffsetsPerTrigger": "10"}
+    with pytest.raises(OptionError) as caught:
+        read_options(limits, stream=True)
+    assert str(caught.value) == (
+        "OptionError: option 'minOffsetsPerTrigger' = '60': is more than maxOffsetsPerTrigger, 10; give less"
+    )
+    assert read_options({**limits, "minOffsetsPerTrigger": "10"}, stream=True).limits.fewest_messages == 10

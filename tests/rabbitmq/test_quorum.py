@@ -144,6 +144,7 @@ def test_messages_that_consumers_annotated_or_delayed(tmp_path: Path) -> None:
         {"x-opt-text": "a"}, {"x-opt-text": "b", "x-opt-number": 5}, {"x-opt-text": "of the publisher"},
     ]  # fmt: skip
     later = golden.rows(folder, {"asOf": "2000000000000"})
+    assert later == golden.rows(folder, {"asOf": "1700000000000000000"})
     assert [(row["body"].decode()[-1], row["status"]) for row in later[:3]] == [
         ("0", "returned"), ("2", "returned"), ("8", "ready"),
     ]  # fmt: skip

@@ -95,7 +95,8 @@ def rows_of(replay: Replay, certain: int, as_of_ms: int | None, with_held: bool)
     entries["committed"] = np.where(order <= certain, 1, UNKNOWN)
     counts = np.bincount(status[:count], minlength=len(STATUSES))
     if as_of_ms is not None:
-        entries = entries[(entries["expiry"] == 0) | (entries["expiry"] > np.uint64(max(as_of_ms, 0) * 1000))]
+        moment = np.uint64(min(max(as_of_ms, 0) * 1000, np.iinfo(np.uint64).max))
+        entries = entries[(entries["expiry"] == 0) | (entries["expiry"] > moment)]
     counts[DEAD_LETTERING] = len(dead)
     left = set(order.tolist()) if state.annotations else set()
     noted = {index: et.encode(value) for index, value in state.annotations.items() if index in left}

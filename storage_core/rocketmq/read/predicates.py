@@ -50,7 +50,7 @@ def bounds_of(predicates: Sequence[Predicate], column: str) -> tuple[int, int]:
         if predicate.column != column:
             continue
         low, high = _bounds(predicate.op, predicate.value)
-        start, stop = max(start, low), min(stop, high)
+        start, stop = max(start, min(low, LAST_OFFSET)), min(stop, max(high, 0))
     return start, max(start, stop)
 
 
