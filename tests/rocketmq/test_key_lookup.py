@@ -196,3 +196,15 @@ def test_thousands_of_keys_in_one_plan(tmp_path: Path) -> None:
             for physical_offset in batch.column(0).to_pylist()
         ]
     assert len(rows) == len(np.unique(rows)) == 1500
+
+
+def test_an_address_inside_a_record_is_no_message(tmp_path: Path) -> None:
+    """Any id of another broker may be one. The index, which has no such id, reads no record at all."""
+    with open_store(str(tmp_path / "store"), "rocketmq") as store:
+        store.append({"topic": ["orders"] * 3, "body": ["a", "b", "c"], "key": ["k1", "k2", "k3"]})
+        addresses = [
+            row["physicalOffset"] for batch in store.snapshot().read(ScanRequest()) for row in batch.to_pylist()
+        ]
+        for address in (1, 12, addresses[1] + 1, addresses[2] + 40, 1 << 40):
+            found = store.snapshot().read(ScanRequest(message_ids=(f"7F00000100002A9F{address:016X}",)))
+            assert sum(batch.num_rows for batch in found) == 0

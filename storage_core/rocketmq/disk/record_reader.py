@@ -92,6 +92,8 @@ class RecordReader:
         sizes[fits] = heads.view(">i4")
         sizes = np.where((sizes >= MIN_SIZE) & (sizes <= room), sizes, 0)
         buffer, starts = self._window.load_runs(begin, begin + sizes)
+        if not len(buffer):
+            buffer = np.zeros(MIN_SIZE, np.uint8)
         messages = decode(buffer, starts, sizes)
         messages.mark(messages.column("physical_offset") != physical_offsets, Flaw.PRESERVED)
         return messages
