@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from storage_core.files.file_chain import ChainFile, FileChain
 from storage_core.files.open_files import OpenFiles
 from storage_core.files.window import Window
+from storage_core.formats.byte_search import find_all
 from storage_core.formats.layout import Bytes, Mask, Positions
 from storage_core.formats.rocketmq.ledger import walk_ledger
 from storage_core.formats.rocketmq.message import (
@@ -24,7 +26,7 @@ from storage_core.formats.rocketmq.message import (
     decode,
 )
 from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
-from storage_core.formats.rocketmq.properties import delay_ms, property_of
+from storage_core.formats.rocketmq.properties import INNER_BASE, INNER_NUM, delay_ms, parse, property_of
 from storage_core.formats.rocketmq.record_walk import Stop, Walk, walk
 from storage_core.rocketmq.disk.ledger import header_size
 
@@ -37,13 +39,14 @@ _SCHEDULE = SCHEDULE_TOPIC.encode()
 class Checks:
     """The checks that a record must pass in a walk: accepted magics, whether bodies must match their CRC, and whether
     PHYSICALOFFSET must be the record's address (a broker does not check that). `broker`: also reject what stops a
-    broker's dispatch.
+    broker's dispatch. `whole_blank`: a blank record must not be longer than the rest of its file.
     """
 
     magics: tuple[int, ...] = (MAGIC_V1, MAGIC_V2)
     crc: bool = True
     physical_offset: bool = False
     broker: bool = True
+    whole_blank: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,9 @@ class FileWalk:
                 self.reason = Stop.CORRUPT
                 return
             if records.reason is not Stop.TORN or stop == self.file.end:
+                if records.reason is Stop.BLANK and self.checks.whole_blank:
+                    size = int.from_bytes(buffer[records.stop : records.stop + 4].tobytes(), "big", signed=True)
+                    self.reason = Stop.CORRUPT if size > self.file.end - self.end_offset else Stop.BLANK
                 return
             # A record that is larger than the window: continue with a larger window.
             size = self.window_size if valid else size * 4
@@ -140,7 +146,39 @@ def _leading_valid(run: RecordRun, checks: Checks) -> int:
         wrong |= messages.column("physical_offset") != run.physical_offsets
     if checks.broker:
         wrong |= bad_delays(messages)
+        if MAGIC_V2 in checks.magics:
+            leading = int(wrong.argmax()) if wrong.any() else len(messages)
+            wrong[:leading] |= bad_batches(messages.take(slice(0, leading)))
     return int(wrong.argmax()) if wrong.any() else len(messages)
+
+
+def bad_batches(messages: Messages) -> Mask:
+    """Which valid records have INNER_NUM and INNER_BASE, one of which is no number: recovery of 5.x stops there."""
+    wrong = np.zeros(len(messages), bool)
+    for row in rows_with(messages, INNER_BASE.encode()).tolist():
+        at = int(messages.properties_start[row])
+        properties = parse(messages.buffer[at : at + int(messages.properties_size[row])].tobytes())
+        given = INNER_NUM in properties and INNER_BASE in properties
+        wrong[row] = given and not (is_whole(properties[INNER_NUM], 16) and is_whole(properties[INNER_BASE], 64))
+    return wrong
+
+
+def rows_with(messages: Messages, needle: bytes) -> npt.NDArray[np.intp]:
+    """The records whose properties contain the bytes of `needle`; the records are in the order of the buffer."""
+    starts, sizes = messages.properties_start, messages.properties_size
+    if not len(starts):
+        return np.empty(0, np.intp)
+    first = int(starts.min())
+    found = find_all(messages.buffer[first : int((starts + sizes).max())], needle) + first
+    row = np.searchsorted(starts, found, "right") - 1
+    inside = (row >= 0) & (found + len(needle) <= (starts + sizes)[row])
+    return np.unique(row[inside])
+
+
+def is_whole(text: str, bits: int) -> bool:
+    """Whether Java reads a text as a signed whole number of so many bits."""
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    return digits.isdecimal() and -(1 << bits - 1) <= int(text) < 1 << bits - 1
 
 
 def bad_delays(messages: Messages) -> Mask:

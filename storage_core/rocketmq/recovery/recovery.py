@@ -270,7 +270,7 @@ def _scan(run: _Simulation, index: int, likely_end: int) -> Iterator[RecordRun]:
     Bytes behind `likely_end` are prefetched only if there are records behind it, or if their end is not known at all.
     """
     chain = run.listing.log
-    checks = Checks(known_magics(run.rules), crc=True)
+    checks = Checks(known_magics(run.rules), crc=True, whole_blank=run.rules is Rules.V5)
     scanned, resume = chain.files[index:], run.resume or 0
     guesses = _guesses(run, max(scanned[0].base_offset, resume))
     announced_to = likely_end + BLANK.size if likely_end > max(scanned[0].base_offset, resume) else chain.stop
