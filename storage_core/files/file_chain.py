@@ -184,9 +184,10 @@ def _chain_files(folder: str) -> list[ChainFile]:
 def _file_size(files: tuple[ChainFile, ...]) -> int:
     if len(files) < 2:
         return files[0].size if files else 0
-    common = Counter(file.size for file in files).most_common(1)
-    length = common[0][0] if common else 0
+    counts = Counter(file.size for file in files)
     distances = {b.base_offset - a.base_offset for a, b in pairwise(files)}
-    if length and all(distance % length == 0 for distance in distances | {files[0].base_offset}):
+    least = min((distance for distance in distances if distance > 0), default=0)
+    length = least if least in counts else counts.most_common(1)[0][0]
+    if all(distance % length == 0 for distance in distances | {files[0].base_offset}):
         return length
-    return min((d for d in distances if d > 0), default=length)
+    return least or length

@@ -78,6 +78,10 @@ def due_entries(messages: Messages, of_5x: bool) -> DueEntries:
     """The entries that records call for, by the rules of 5.x or of 4.9; a queue need not accept them."""
     keys, queue = queue_keys(messages)
     listed = has_entry(messages.column("sys_flag"))
+    # No system has a folder with such a name, so a broker cannot make the queue.
+    impossible = [number for number, (topic, _) in enumerate(keys) if "\0" in topic]
+    if impossible:
+        listed &= ~np.isin(queue, impossible)
     rows = np.flatnonzero(listed)
     own = DueEntries(keys, queue[rows], messages.column("queue_offset")[rows], rows, np.zeros(len(rows), bool))
     named = queues_named_by(messages, listed, of_5x)

@@ -36,10 +36,13 @@ def note_path(root: str) -> str:
     return os.path.join(JobFolder(root).folder, NOTE)
 
 
-def remember(listing: Listing, keys: Iterable[QueueKey]) -> None:
-    """Notes the offsets of groups and delay levels in these queues as addresses; keeps what a stopped repair noted."""
+def remember(listing: Listing, keys: Iterable[QueueKey], entries_per_file: int) -> None:
+    """Notes the offsets of groups and delay levels in these queues as addresses, and how many entries a queue file has,
+    before the files that show it are removed; keeps what a stopped repair noted.
+    """
     root = listing.root
-    before = (read_json(note_path(root)) or {}).get("offsets", [])
+    note = read_json(note_path(root)) or {}
+    before = note.get("offsets", [])
     noted = {(topic, queue_id, offset): address for topic, queue_id, offset, address in before}
     wanted = set(keys)
     with OpenFiles() as files:
@@ -49,8 +52,15 @@ def remember(listing: Listing, keys: Iterable[QueueKey]) -> None:
                     address = _address(listing.queues[key], files, offset)
                     if address is not None:
                         noted.setdefault((*key, offset), address)
-    if noted:
-        write_json(note_path(root), {"offsets": [[*key, address] for key, address in noted.items()]})
+    content = {"offsets": [[*key, address] for key, address in noted.items()]}
+    entries = note.get("queueEntries", entries_per_file)
+    write_json(note_path(root), {**content, "queueEntries": entries} if entries else content)
+
+
+def remembered_entries(root: str) -> int | None:
+    """How many entries a queue file has, as this or a stopped repair noted it; None without a note."""
+    entries: int | None = (read_json(note_path(root)) or {}).get("queueEntries")
+    return entries
 
 
 def _address(queue: ConsumeQueue, files: OpenFiles, offset: int) -> int | None:

@@ -26,7 +26,7 @@ from storage_core.rocketmq.recovery.recovery import recover
 from storage_core.rocketmq.recovery.verdict import Rules
 from storage_core.rocketmq.repair.batch_repair import list_batches
 from storage_core.rocketmq.repair.log_repair import LogRepair
-from storage_core.rocketmq.repair.offset_moves import finish_moves, is_set, remember, set_remembered
+from storage_core.rocketmq.repair.offset_moves import finish_moves, is_set, remember, remembered_entries, set_remembered
 from storage_core.rocketmq.repair.queue_repair import empty_queue, list_in_order, without_beginning
 from storage_core.rocketmq.verify.kinds import Kind, Subject
 from storage_core.rocketmq.verify.verification import verified
@@ -101,6 +101,7 @@ class Repair:
                 self.done.append("finished a write that was committed")
             if is_set(self.root):
                 finish_moves(self.root)
+            was_stopped = remembered_entries(self.root) is not None
             cut = CutBytes(self.root, f"repair-{new_job_id()}")
             before: list[Finding] = []
             for _ in range(MOST_ROUNDS):
@@ -113,7 +114,7 @@ class Repair:
                 before = findings
                 if not self._mend(subject, findings, cut):
                     break
-            if self.done and system.exists(os.path.join(self.root, paths.ABORT)):
+            if (self.done or was_stopped) and system.exists(os.path.join(self.root, paths.ABORT)):
                 subject = self._subject()
                 self._list_batches(subject, set(subject.verdict.batches), cut)
                 complete(self.root, self._with_geometry())
@@ -168,7 +169,9 @@ class Repair:
             return False
         self._list_batches(subject, batches | subject.verdict.batches.keys(), cut)
         listing = subject.listing
-        remember(listing, queues)
+        has_files = any(queue.chain.files for queue in listing.queues.values())
+        remember(listing, queues, subject.verdict.entries_per_file if has_files else 0)
+        settings = self._with_geometry()
         self._start_over()
         again = {key for key in queues if key in self._made} | without_beginning(subject, queues)
         if again:
@@ -204,16 +207,19 @@ class Repair:
             write_whole(abort, b"")
 
     def _with_geometry(self) -> WriteSettings:
-        """The settings with the slots and entries of index files: those given, else those that one of the files
-        reveals, else those that mqstore recorded.
+        """The settings with the entries of queue files that the repair noted, and with the slots and entries of index
+        files: those given, else those that one of the files reveals, else those that mqstore recorded.
         """
-        if self.settings.index_given:
-            return self.settings
+        settings = self.settings
+        if (entries := remembered_entries(self.root)) is not None:
+            settings = replace(settings, queue_entries=entries)
+        if settings.index_given:
+            return settings
         noted = noted_geometry(self.root)
         with OpenFiles() as files:
             index_files = [described(path, files, noted) for path in index_paths(self.root)]
         geometry = next((file.geometry for file in index_files if file.entries and not file.flaw), noted)
-        return self.settings if geometry is None else replace(self.settings, index=geometry, index_given=True)
+        return settings if geometry is None else replace(settings, index=geometry, index_given=True)
 
 
 def _queues_of(findings: Iterator[Finding]) -> set[QueueKey]:

@@ -37,7 +37,7 @@ from storage_core.rocketmq.write.backfill import last_store_ms, unindexed
 from storage_core.rocketmq.write.commit_plan import Course, Plan
 from storage_core.rocketmq.write.options import DEFAULT_LOG_FILE_SIZE, WriteSettings
 from storage_core.rocketmq.write.queue_writer import file_parts, queue_file
-from storage_core.rocketmq.write.store_end import Ends, log_path, trusted_ends
+from storage_core.rocketmq.write.store_end import Ends, log_path, noted_queue_entries, trusted_ends
 from storage_core.rocketmq.write.truncate import cut, refuse_intact_records, refuse_lost_dispatch, refuse_stale_entries
 from storage_core.store import QueueKey, StagedPart
 
@@ -92,7 +92,10 @@ def known_queues(root: str) -> dict[str, int]:
 def store_ends(
     root: str, settings: WriteSettings, folders: Sequence[str], trusting: bool = True
 ) -> tuple[Ends, StoreState | None]:
-    """Where the store ends: as the last job noted, else as a broker would find it; at 0 for a new store."""
+    """Where the store ends: as the last job noted, else as a broker would find it; at 0 for a new store.
+
+    Without `trusting`, an index of unknown geometry is left as it is; otherwise it raises UnsupportedFormatError.
+    """
     check_directory(root)
     trusted = trusted_ends(root, folders) if trusting else None
     if trusted is not None:
@@ -110,9 +113,16 @@ def store_ends(
     refuse_stale_entries(store)
     log, verdict = store.listing.log, store.verdict
     queues = {key: bounds.stop for key, bounds in verdict.queues.items()}
-    entries = verdict.entries_per_file if store.listing.queues else settings.queue_entries
+    has_files = any(queue.chain.files for queue in store.listing.queues.values())
+    entries = verdict.entries_per_file if has_files else noted_queue_entries(root) or settings.queue_entries
     ends = Ends(log.start, verdict.log_end, last_store_ms(store), queues, log.file_size, entries, None)
-    return replace(ends, index=_index_geometry(root, settings, ends, store)), store
+    try:
+        index = _index_geometry(root, settings, ends, store)
+    except UnsupportedFormatError:
+        if trusting:
+            raise
+        index = None
+    return replace(ends, index=index), store
 
 
 def _log_names(folder: str) -> list[str]:

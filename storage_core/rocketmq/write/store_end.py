@@ -16,6 +16,7 @@ from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.checkpoint import CHECKPOINT
 from storage_core.formats.rocketmq.indexfile import Geometry
 from storage_core.job import JobFolder, read_json, write_json
+from storage_core.rocketmq.write.queue_writer import queue_file
 from storage_core.store import QueueKey
 
 END_SIZE = 8
@@ -77,8 +78,8 @@ def save_state(root: str, job: str, ends: Ends) -> None:
 def trusted_ends(root: str, folders: Sequence[str]) -> Ends | None:
     """The end that the last job noted, if nobody has written to the store since; None otherwise.
 
-    A broker that ran leaves `abort`, a different checkpoint, or a record at the noted end. Only one place in the log is
-    read, whatever the size of the store.
+    A broker that ran leaves `abort`, a different checkpoint, or a record at the noted end; one that only deleted topics
+    leaves queues without files. Only one place in the log is read, whatever the size of the store.
     """
     state = read_json(JobFolder(root).state)
     if state is None or system.exists(os.path.join(root, paths.ABORT)):
@@ -96,7 +97,19 @@ def trusted_ends(root: str, folders: Sequence[str]) -> Ends | None:
     position = ends.log_end - base
     length = min(END_SIZE, size - position)
     found = read_at(log_path(folders, base, size), length, position)
-    return None if len(found) < length or any(found) else ends
+    return None if len(found) < length or any(found) or _lacks_queues(root, ends) else ends
+
+
+def _lacks_queues(root: str, ends: Ends) -> bool:
+    """Whether the file with the last entry of a queue is missing."""
+    lasts = ((key, stop - 1) for key, stop in ends.queues.items() if stop > 0)
+    return not all(system.exists(os.path.join(root, queue_file(key, last, ends.queue_entries))) for key, last in lasts)
+
+
+def noted_queue_entries(root: str) -> int | None:
+    """Entries of a queue file as the last job noted it; None if there is no note."""
+    state = read_json(JobFolder(root).state)
+    return None if state is None else state.get("queue_entries")
 
 
 def _noted_times(root: str) -> str:
