@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from storage_core.files.file_chain import FileChain
 from storage_core.files.open_files import OpenFiles
 from storage_core.files.small_file import remove_file, write_whole
 from storage_core.formats.rocketmq import paths
@@ -25,9 +26,15 @@ from storage_core.rocketmq.disk.config_files import (
 )
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 from storage_core.rocketmq.disk.directory import Listing
+from storage_core.rocketmq.recovery.dispatch import due_entries
+from storage_core.rocketmq.recovery.recovery import dispatched_records
+from storage_core.rocketmq.recovery.verdict import Rules
+from storage_core.rocketmq.verify.kinds import Subject
 from storage_core.store import QueueKey
 
 NOTE = "repair-offsets.json"
+QueueOffset = tuple[str, int, int]
+"""Topic, queue id and queue offset."""
 DELAYS = "delayOffset.json"
 
 
@@ -36,22 +43,29 @@ def note_path(root: str) -> str:
     return os.path.join(JobFolder(root).folder, NOTE)
 
 
-def remember(listing: Listing, keys: Iterable[QueueKey], entries_per_file: int) -> None:
+def remember(subject: Subject, keys: Iterable[QueueKey]) -> None:
     """Notes the offsets of groups and delay levels in these queues as addresses, and how many entries a queue file has,
     before the files that show it are removed; keeps what a stopped repair noted.
     """
-    root = listing.root
+    listing, root = subject.listing, subject.listing.root
     note = read_json(note_path(root)) or {}
     before = note.get("offsets", [])
     noted = {(topic, queue_id, offset): address for topic, queue_id, offset, address in before}
-    wanted = set(keys)
+    wanted, unlisted = set(keys), set[QueueOffset]()
     with OpenFiles() as files:
         for offsets in (*committed_offsets(root).values(), _delays_by_queue(root)):
             for key, offset in offsets.items():
-                if key in wanted and key in listing.queues:
-                    address = _address(listing.queues[key], files, offset)
-                    if address is not None:
-                        noted.setdefault((*key, offset), address)
+                if key not in wanted or offset <= 0 or (*key, offset) in noted:
+                    continue
+                queue = listing.queues.get(key)
+                address = None if queue is None else _address(queue, files, offset, listing.log)
+                if address is not None:
+                    noted[*key, offset] = address
+                elif queue is None or not queue.chain.files or offset > queue.start:
+                    unlisted.add((*key, offset))
+    noted |= _addresses_by_records(subject, unlisted)
+    has_files = any(queue.chain.files for queue in listing.queues.values())
+    entries_per_file = subject.verdict.entries_per_file if has_files else 0
     content = {"offsets": [[*key, address] for key, address in noted.items()]}
     entries = note.get("queueEntries", entries_per_file)
     write_json(note_path(root), {**content, "queueEntries": entries} if entries else content)
@@ -63,19 +77,45 @@ def remembered_entries(root: str) -> int | None:
     return entries
 
 
-def _address(queue: ConsumeQueue, files: OpenFiles, offset: int) -> int | None:
+def _address(queue: ConsumeQueue, files: OpenFiles, offset: int, log: FileChain) -> int | None:
     """The address of the message at an offset; at the queue's end, one past that of the last message.
 
     None if no entry states it.
     """
-    if not queue.chain.files:
+    if not queue.chain.files or not queue.start < offset:
         return None
-    stop = queue.valid_stop(files)
-    if not queue.start < offset <= stop:
-        return None
-    at_end = offset == stop
+    at_end = offset == queue.valid_stop(files)
     entry = queue.entries(files, offset - at_end, offset - at_end + 1)[0]
-    return int(entry["physical_offset"]) + at_end if int(entry["size"]) > 0 else None
+    address = int(entry["physical_offset"])
+    return address + at_end if int(entry["size"]) > 0 and log.start <= address < log.stop else None
+
+
+def _addresses_by_records(subject: Subject, unlisted: Iterable[QueueOffset]) -> dict[QueueOffset, int]:
+    """For each offset the address of the first message with this QUEUEOFFSET or a later one; one past that of the last
+    message if there is none, no address if the queue has no message.
+    """
+    wanted: dict[QueueKey, list[int]] = {}
+    for topic, queue_id, offset in unlisted:
+        wanted.setdefault((topic, queue_id), []).append(offset)
+    found: dict[QueueOffset, int] = {}
+    ends: dict[QueueKey, int] = {}
+    if not wanted:
+        return found
+    log, verdict = subject.listing.log, subject.verdict
+    with OpenFiles() as files:
+        for run in dispatched_records(log, files, log.start, verdict.log_end, verdict.rules):
+            due = due_entries(run.messages, verdict.rules is Rules.V5)
+            for number, key in enumerate(due.keys):
+                rows = np.flatnonzero(due.queue == number) if key in wanted else ()
+                if not len(rows):
+                    continue
+                addresses, offsets = run.physical_offsets[due.rows[rows]], due.queue_offsets[rows]
+                for offset in wanted[key]:
+                    if (offsets >= offset).any():
+                        found.setdefault((*key, offset), int(addresses[(offsets >= offset).argmax()]))
+                ends[key] = int(addresses[-1]) + 1
+    past = {(*key, offset): ends[key] for key, offsets in wanted.items() if key in ends for offset in offsets}
+    return past | found
 
 
 def _delays_by_queue(root: str) -> dict[QueueKey, int]:

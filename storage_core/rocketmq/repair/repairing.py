@@ -168,9 +168,7 @@ class Repair:
         if not queues and not batches and not of_index and Kind.CHECKPOINT not in kinds:
             return False
         self._list_batches(subject, batches | subject.verdict.batches.keys(), cut)
-        listing = subject.listing
-        has_files = any(queue.chain.files for queue in listing.queues.values())
-        remember(listing, queues, subject.verdict.entries_per_file if has_files else 0)
+        remember(subject, queues)
         settings = self._with_geometry()
         self._start_over()
         again = {key for key in queues if key in self._made} | without_beginning(subject, queues)
