@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import struct
 from pathlib import Path
@@ -194,3 +195,19 @@ def test_what_a_record_names(
         assert list(rows) == expected
         assert found is None or set(found.rows.tolist()) == {1}
         assert queues_named_by(messages, np.array([True, False, True]), of_5x) is None
+
+
+@pytest.mark.parametrize("queues", ["kept", "lost"])
+def test_a_record_of_a_batch_queue_is_in_no_light_queue(directory: Path, queues: str) -> None:
+    """A broker's batch queue has no multi-dispatch. The light queues get nothing, or keep what they list."""
+    config = directory / "config"
+    config.mkdir()
+    attributes = {"T": {"topicName": "T", "attributes": {"queue.type": "BatchCQ"}}}
+    (config / "topics.json").write_text(json.dumps({"topicConfigTable": attributes}))
+    (directory / "abort").touch()
+    shutil.rmtree(directory / "consumequeue" / "T")
+    if queues == "lost":
+        shutil.rmtree(directory / "consumequeue")
+    for rules, count in (("5.x", 0), ("4.9", 17 + 24)):
+        rows = read(directory, in_partitions(1, **AS_BROKER), recovery=rules)
+        assert sum(row["topic"] in LIGHT for row in rows) == (count if queues == "lost" else 17 + 24)

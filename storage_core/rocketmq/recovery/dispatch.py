@@ -74,8 +74,13 @@ class DueEntries:
     named: Mask
 
 
-def due_entries(messages: Messages, of_5x: bool) -> DueEntries:
-    """The entries that records call for, by the rules of 5.x or of 4.9; a queue need not accept them."""
+def due_entries(
+    messages: Messages, of_5x: bool, is_batched: Callable[[QueueKey], bool] = lambda _: False
+) -> DueEntries:  # fmt: skip
+    """The entries that records call for, by the rules of 5.x or of 4.9; a queue need not accept them.
+
+    `is_batched`: whether a queue is a batch queue; its records are listed in no other queue.
+    """
     keys, queue = queue_keys(messages)
     listed = has_entry(messages.column("sys_flag"))
     # No system has a folder with such a name, so a broker cannot make the queue.
@@ -85,6 +90,8 @@ def due_entries(messages: Messages, of_5x: bool) -> DueEntries:
     rows = np.flatnonzero(listed)
     own = DueEntries(keys, queue[rows], messages.column("queue_offset")[rows], rows, np.zeros(len(rows), bool))
     named = queues_named_by(messages, listed, of_5x)
+    if named is not None and (alone := [number for number, key in enumerate(keys) if is_batched(key)]):
+        named = queues_named_by(messages, listed & ~np.isin(queue, alone), of_5x)
     if named is None:
         return own
     numbers = {key: number for number, key in enumerate(keys)}
@@ -119,7 +126,7 @@ class Dispatcher:
         messages = run.messages
         # A broker dispatches the address that the record states, not the one at which it is stored.
         physical_offsets = messages.column("physical_offset")
-        due = due_entries(messages, self._of_5x)
+        due = due_entries(messages, self._of_5x, self._goes_to_batches)
         rows, ends = due.rows, (physical_offsets + run.sizes)[due.rows]
         reach = np.array([self.tails.get(key, QueueTail()).reach for key in due.keys], np.int64)
         new = np.flatnonzero(ends > reach[due.queue])
@@ -135,6 +142,9 @@ class Dispatcher:
         return AppendedEntries(
             due.keys, due.queue[appended], queue_offsets[appended], physical_offsets[rows], run.sizes[rows], rows
         )
+
+    def _goes_to_batches(self, key: QueueKey) -> bool:
+        return not self.tails.get(key, QueueTail()).has_files and self._is_batch(key[0])
 
     def _append(self, key: QueueKey, offsets: Positions, ends: Positions) -> Positions:
         """Queue offsets that the records get in their queue, -1 for those that the rules ignore."""

@@ -91,6 +91,10 @@ class Verdict:
     listed_batches: Mapping[QueueKey, int] = field(default_factory=dict)
     seen: ScannedEntries = field(default=NOTHING_SCANNED, compare=False, repr=False)
 
+    def is_batched(self, key: QueueKey) -> bool:
+        """Whether a queue is a batch queue."""
+        return key[0] in self.batch_topics
+
     @property
     def jumps_over_new_fillers(self) -> bool:
         """Whether fillers that this start wrote make a pull jump: 4.9 with a log that begins at 0 (rocketmq.md 3.3)."""

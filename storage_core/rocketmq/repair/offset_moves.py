@@ -104,7 +104,7 @@ def _addresses_by_records(subject: Subject, unlisted: Iterable[QueueOffset]) -> 
     log, verdict = subject.listing.log, subject.verdict
     with OpenFiles() as files:
         for run in dispatched_records(log, files, log.start, verdict.log_end, verdict.rules):
-            due = due_entries(run.messages, verdict.rules is Rules.V5)
+            due = due_entries(run.messages, verdict.rules is Rules.V5, verdict.is_batched)
             for number, key in enumerate(due.keys):
                 rows = np.flatnonzero(due.queue == number) if key in wanted else ()
                 if not len(rows):

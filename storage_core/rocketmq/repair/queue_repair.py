@@ -89,7 +89,7 @@ def without_beginning(subject: Subject, keys: Iterable[QueueKey]) -> set[QueueKe
         for run in dispatched_records(log, files, log.start, verdict.log_end, verdict.rules):
             if not remaining:
                 break
-            due = due_entries(run.messages, verdict.rules is Rules.V5)
+            due = due_entries(run.messages, verdict.rules is Rules.V5, verdict.is_batched)
             for number in (number for number, key in enumerate(due.keys) if key in remaining):
                 offsets = due.queue_offsets[due.queue == number]
                 if len(offsets):
@@ -136,7 +136,8 @@ class _Lists:
         self._writer.finish()
 
     def _add(self, run: RecordRun) -> None:
-        due = due_entries(run.messages, self._subject.verdict.rules is Rules.V5)
+        verdict = self._subject.verdict
+        due = due_entries(run.messages, verdict.rules is Rules.V5, verdict.is_batched)
         codes = tags_codes(run.messages)
         for number in (number for number, key in enumerate(due.keys) if key in self._keys):
             mine = np.flatnonzero(due.queue == number)

@@ -225,7 +225,8 @@ def _rows_of(entries: _Entries, addresses: Positions) -> tuple[npt.NDArray[np.in
 
 def _check_queues(report: SpanReport, expectations: Expectations, run: RecordRun, entries: _Entries) -> None:
     messages, addresses = run.messages, run.physical_offsets
-    due = due_entries(messages, expectations.subject.verdict.rules is Rules.V5)
+    verdict = expectations.subject.verdict
+    due = due_entries(messages, verdict.rules is Rules.V5, verdict.is_batched)
     owners = np.array([expectations.numbers.get(key, -1) for key in due.keys], np.int64)[due.queue]
     rows, there = _rows_of(entries, addresses)
     _note(report.wrong_entries, entries, ~there, "no record begins where it points")

@@ -94,7 +94,7 @@ def began_at(subject: Subject, queue: ConsumeQueue) -> int:
         record = record_at(subject.listing.log, files, address, subject.verdict.log_end)
         if record is None:
             return -1
-        due = due_entries(record, subject.verdict.rules is Rules.V5)
+        due = due_entries(record, subject.verdict.rules is Rules.V5, subject.verdict.is_batched)
         started = [due.keys[number] for number in due.queue[due.queue_offsets == 0].tolist()]
         stated = int(record.column("total_size")[0]), int(tags_codes(record)[0])
     fits = (queue.topic, queue.queue_id) in started and (int(entry["size"][0]), int(entry["tags_code"][0])) == stated
