@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from storage_core import open_store
 from storage_core.errors import MqStoreError
 from storage_core.rocketmq.write import commit_plan
+from storage_core.store import Scan, ScanRequest
 from tests.faults import Died, stopped_at
 from tests.golden import archive
 from tests.rocketmq.light_store import QUEUE_FILE_SIZE, make_light_store
@@ -105,3 +108,23 @@ def test_addresses_that_a_broker_has_taken_are_refused(queues_in_place: bool, tm
 def append(store: Path) -> int:
     with open_store(str(store)) as opened:
         return opened.append(rows(5, 900, ("orders",)))
+
+
+def test_preserved_messages_that_no_queue_accepts_are_counted(tmp_path: Path) -> None:
+    """Records of another store, moved behind the end of this one: their queue offsets are taken already."""
+    for name, count in (("source", 30), ("target", 20)):
+        with open_store(str(tmp_path / name), "rocketmq", **GEOMETRY) as store:
+            store.append({"topic": ["T"] * count, "body": ["b"] * count, "queueId": pa.array([0] * count, pa.int32())})
+    with open_store(str(tmp_path / "source")) as store:
+        request = ScanRequest(scan=Scan.LOG, decompress=False)
+        table = pa.Table.from_batches(list(store.snapshot().read(request)))
+    moved = pc.add(table["physicalOffset"], 1 << 20)
+    table = table.set_column(table.schema.get_field_index("physicalOffset"), "physicalOffset", moved)
+    with open_store(str(tmp_path / "target"), preserve="true") as store:
+        job = store.begin_job(table.schema.names)
+        job.write(iter(table.to_batches()))
+    (warning,) = job.warnings
+    assert warning.startswith(
+        f"{tmp_path}/target: 20 of the preserved messages are in no queue, because their queueOff"
+    )
+    assert len(served(tmp_path / "target")) == 30

@@ -62,8 +62,8 @@ class Plan:
     `queue_ids` is the number of queues that topics.json must state for each topic, `newest_ms` the largest store time.
     `recover`: the log holds messages that queues do not list, or `abort` exists. `seen` is the state outside the log
     that recovery saw, None if the last job's state was trusted or the store is new. `in_log`: the records were forced
-    into the log before the commit point, so the staged ones are no longer needed. `walked` is valid only for the
-    present values of `parts`, `ends`, `store_ms` and `preserve`.
+    into the log before the commit point, so the staged ones are no longer needed. `unlisted` counts preserved records
+    that no queue accepts. `walked` is valid only for the present values of `parts`, `ends`, `store_ms` and `preserve`.
     """
 
     job: str
@@ -85,6 +85,7 @@ class Plan:
     recover: bool = False
     seen: Mapping[str, Any] | None = None
     in_log: bool = True
+    unlisted: int = 0
     walked: Walked = field(default_factory=Walked, repr=False, compare=False)
 
     @property
@@ -170,6 +171,12 @@ class Chunk(StagedRecords):
         if self.preserved is not None:
             return self.preserved[0]
         return number(self.queue, has_entry(self.sys_flags), self.next_queue_offsets.copy())
+
+    @property
+    def unlisted(self) -> int:
+        """How many entries that records call for have a queue offset below the end of their queue."""
+        listed = slice(None) if self.entry_rows is not None else has_entry(self.sys_flags)
+        return int((self.numbering.values[listed] < 0).sum())
 
     @property
     def queue_offsets(self) -> Positions:

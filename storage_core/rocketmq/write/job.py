@@ -99,6 +99,11 @@ class RocketWriteJob(StreamedJob):
                 plan = self._pass_commit_point(parts, locks, kept)
                 carry_out(self.root, plan)
                 self._warn_of_nulls(parts)
+                if plan.unlisted:
+                    self.warnings.append(
+                        f"{self.root}: {plan.unlisted} of the preserved messages are in no queue, because their "
+                        "queueOffset is below the end of their queue; a broker never delivers them"
+                    )
             elif not written:
                 _make_empty_store(self.root, self.settings)
             # The rows are in the store; the next writer removes what cannot be removed now.

@@ -234,8 +234,10 @@ class _Reservation:
         self._old_keys()
         course = Course(plan, self._staging)
         last_ms, log_ms = ends.last_store_ms, ends.last_store_ms
+        unlisted = 0
         try:
             for chunk in course:
+                unlisted += chunk.unlisted if plan.preserve else 0
                 last_ms, log_ms = max(last_ms, int(chunk.store_ms.max())), int(chunk.store_ms[-1])
                 self._count_keys(chunk.hashes, bool(chunk.key_counts[-1]))
         except ValueError as error:
@@ -253,8 +255,9 @@ class _Reservation:
             last_store_ms=log_ms, indexed_to=None if ends.index is None else course.stop,
         )  # fmt: skip
         return replace(
-            plan, after=after, files=self._files, index_names=names, queue_ids=self._queue_ids(), newest_ms=last_ms
-        )
+            plan, after=after, files=self._files, index_names=names, queue_ids=self._queue_ids(), newest_ms=last_ms,
+            unlisted=unlisted,
+        )  # fmt: skip
 
     def _queue_ids(self) -> dict[str, int]:
         counts, known = dict[str, int](), known_queues(self._root)
