@@ -82,3 +82,15 @@ def test_a_topic_without_a_queue_in_several_stores(store: Path) -> None:
     for switches in ([], ["--queue", "1"], ["--start", "0"], ["--last", "3"]):
         assert run("cat", folder, "--topic", "returns", *switches, code=1).stderr == ""
     assert "is in none of the 2 stores; the topics are orders" in run("cat", folder, "--topic", "return", code=2).stderr
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_topic_that_is_closed_for_writing(store: Path) -> None:
+    """With writeQueueNums 0 no producer may write; rows without a queue id go to queue 0."""
+    topics = store / "config" / "topics.json"
+    content = json.loads(topics.read_text())
+    content["topicConfigTable"]["orders"]["writeQueueNums"] = 0
+    topics.write_text(json.dumps(content))
+    with open_store(str(store)) as opened:
+        opened.append({"topic": ["orders"] * 3, "body": ["a", "b", "c"], "key": ["k", None, None]})
+    assert [row["queueId"] for row in by_place(store, 1, topics=("orders",))] == [0] * 4

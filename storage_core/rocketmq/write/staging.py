@@ -280,7 +280,7 @@ class Task:
         return chosen
 
     def _queue_counts_of(self, names: list[str]) -> npt.NDArray[np.int32]:
-        return np.array([self.queue_counts.get(name, self.settings.queues) for name in names], np.int32)
+        return np.array([max(self.queue_counts.get(name, self.settings.queues), 1) for name in names], np.int32)
 
     def _refuse_many_queues(
         self, given: GivenColumns, message: Message, names: list[str], queue_ids: npt.NDArray[np.int32]
