@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from storage_core.files import system
 from storage_core.files.lock import FileLock
 from storage_core.files.small_file import read_whole
 from storage_core.finding import Finding
 from storage_core.formats.rabbitmq import paths
 from storage_core.formats.rabbitmq.classic import journal, queue_v2, segment
+from storage_core.formats.rabbitmq.message.basic_message import Reach
 from storage_core.job import JobFolder, drop_orphans, new_job_id, pending_intent
 from storage_core.rabbitmq.disk.running_node import check_not_running
 from storage_core.rabbitmq.index.entries import JOURNAL
@@ -61,9 +64,10 @@ PLANNED = {
 
 
 def planned(listed: Iterable[Finding]) -> Iterator[str]:
-    """What a repair would do about each finding, one line each."""
+    """What a repair would do about each finding, one line each; nothing about what some consumers can read."""
     for finding in listed:
-        yield f"{placed(finding)}: {finding.kind}: {PLANNED[Kind(finding.kind)]}"
+        if finding.repairable:
+            yield f"{placed(finding)}: {finding.kind}: {PLANNED[Kind(finding.kind)]}"
 
 
 def placed(finding: Finding) -> str:
@@ -97,7 +101,8 @@ class Repair:
             cut = CutBytes(self.root, f"repair-{new_job_id()}")
             for _ in range(MOST_ROUNDS):
                 snapshot = VhostSnapshot(self.root, "", self.vhost, self.entry_count, True)
-                listed = list(findings(snapshot, list(snapshot.named().values()), True))
+                found = findings(snapshot, list(snapshot.named().values()), True)
+                listed = [finding for finding in found if finding.repairable]
                 so_far = len(self.done)
                 self._mend(snapshot, listed, cut)
                 if len(self.done) == so_far:
@@ -214,12 +219,19 @@ class Repair:
     def _drop_entries(self, files: QueueFiles, cut: CutBytes) -> None:
         """Drops entries whose message is missing, or cannot be read by anyone."""
         gone = files.forgotten.tolist()
-        unread = (flaw for flaw in flaws(self.root, files) if flaw.own_id is None)
+        found = (flaw for flaw in flaws(self.root, files) if flaw.reach is not Reach.OTHER_PROTOCOLS)
+        unread = (flaw for flaw in found if flaw.own_id is None)
         bad = {flaw.entry["sequence_id"]: flaw.reason for flaw in unread}
         if not gone and not bad:
             return
         name = f"{paths.QUEUES_FOLDER}/{files.directory.directory}"
-        drop(f"{self.root}/{name}", files.directory.version, self.entry_count, {*gone, *bad}, cut)
+        # A queue whose conversion was interrupted has entries of both versions.
+        second = [number for number, file in enumerate(files.files) if file.endswith(paths.INDEX2_SUFFIX)]
+        of_second = set(files.entries["sequence_id"][np.isin(files.entries["file"], second)].tolist())
+        dropped = {*gone, *bad}
+        for version, ids in ((1, dropped - of_second), (2, dropped & of_second)):
+            if ids:
+                drop(f"{self.root}/{name}", version, self.entry_count, ids, cut)
         self.done += [f"{name}: sequence id {each}: the message is gone, its entry is dropped" for each in sorted(gone)]
         self.done += [f"{name}: sequence id {each}: {why}; its entry is dropped" for each, why in sorted(bad.items())]
 

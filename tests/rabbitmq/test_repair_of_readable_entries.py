@@ -1,0 +1,87 @@
+"""What `repair` must not drop: messages that some consumers read, and entries of the other version of an index."""
+
+from __future__ import annotations
+
+import binascii
+import struct
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from storage_core.formats.rabbitmq.erlang import external_term as et
+from storage_core.formats.rabbitmq.erlang.external_term import Atom
+from storage_core.rabbitmq import open_store
+from storage_core.store import Mode
+from tests.golden.archive import fingerprint
+from tests.rabbitmq import golden, writing
+from tests.rabbitmq.amqp10 import counted, listed, section
+
+TABLES = ("clean.dot", "file_summary.ets", "msg_store_index.ets")
+
+
+def made(root: Path, bodies: list[bytes], **options: object) -> Path:
+    with open_store(str(root), {}) as store:
+        store.append(pa.table({"body": pa.array(bodies, pa.binary())}), queue="a", **options)
+    return root
+
+
+def kill(root: Path) -> None:
+    for path in (root / "recovery.dets", *(root / "msg_store_persistent" / name for name in TABLES)):
+        path.unlink()
+
+
+def contents(root: Path) -> dict[str, object]:
+    return {name: seen for name, seen in fingerprint(root).items() if ".mqstore" not in name and name != "."}
+
+
+def container() -> bytes:
+    """A message by AMQP 1.0 with a uuid among its application properties: AMQP 0-9-1 has none."""
+    properties = section(0x73, listed(0xC0, []))
+    own = section(0x74, listed(0xC1, [counted(0xA1, b"h"), b"\x98" + bytes(range(16))]))
+    stored = properties + own + section(0x75, counted(0xA0, b"two"))
+    content = (Atom("v1"), [], stored, 0, len(properties), len(properties + own), 0x75)
+    annotations = {Atom("x"): b"", Atom("rk"): [b"q"], Atom("id"): b"i" * 16, Atom("d"): Atom("true")}
+    return et.encode((Atom("mc"), Atom("mc_amqp"), content, annotations))
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_message_that_another_protocol_reads_stays(tmp_path: Path, killed: bool) -> None:
+    root = made(tmp_path / "vhosts" / "v", [b"one", b"two", b"three"], queueArguments=writing.VERSION_2)
+    (queue,) = (root / "queues").iterdir()
+    bodies, index, term = (queue / "0.qs").read_bytes(), bytearray((queue / "0.qi").read_bytes()), container()
+    record = struct.pack(">IBHB", len(term), 1, binascii.crc32(term) & 0xFFFF, 0) + term
+    index[64 + 32 + 4 : 64 + 32 + 20] = struct.pack(">QII", len(bodies), len(term), 0)
+    (queue / "0.qs").write_bytes(bodies + record)
+    (queue / "0.qi").write_bytes(index)
+    if killed:
+        kill(root)
+    before = contents(root)
+    with open_store(str(root)) as store:
+        assert [(finding.kind, finding.repairable) for finding in store.verify()] == [("unreadable message", False)]
+        assert list(store.repair(dry_run=True)) == []
+        assert list(store.repair()) == []
+    assert contents(root) == before
+
+
+def test_a_queue_whose_conversion_was_interrupted(tmp_path: Path) -> None:
+    """Version 1 entries are acknowledged in the journal, although the directory counts as one of version 2."""
+    root = made(tmp_path / "vhosts" / "v", [b"one", b"x" * 5000, b"three"])
+    other = made(tmp_path / "others" / "v", [b"one"], queueArguments=writing.VERSION_2)
+    (queue,), (second,) = (list((each / "queues").iterdir()) for each in (root, other))
+    for name in ("0.qi", "0.qs"):
+        (queue / name).write_bytes((second / name).read_bytes())
+    kill(root)
+    for path in (root / "msg_store_persistent").glob("*.rdq"):
+        path.write_bytes(b"")
+
+    def rows() -> list[tuple[int, bytes]]:
+        found = golden.table(root, mode=Mode.FAILFAST, columns=("sequenceId", "body")).to_pylist()
+        return [(row["sequenceId"], row["body"]) for row in found]
+
+    before = rows()
+    with open_store(str(root)) as store:
+        done = list(store.repair())
+        assert list(store.verify()) == []
+    assert [line.partition(": ")[2] for line in done] == ["sequence id 1: the message is gone, its entry is dropped"]
+    assert rows() == before == [(0, b"one"), (2, b"three")]
