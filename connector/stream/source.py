@@ -91,7 +91,9 @@ class StreamSource(Closable):
             return start
         if limited:
             stops = self._admitted(snapshot, starts, stops)
-        found = offset.moved(stops, snapshot, starts).to_json()
+        # A query that is started again with fewer topics keeps its place in the others.
+        unselected = {key: position for key, position in offset.positions.items() if not self._takes(key)}
+        found = offset.moved({**unselected, **stops}, snapshot, starts).to_json()
         if found == start:
             self._idle = start, snapshot
             return start

@@ -150,3 +150,26 @@ def write(root: Path, topic: str, bodies: list[str]) -> None:
         store.append(
             {"topic": [topic] * len(bodies), "body": bodies, "queueId": pa.array([0] * len(bodies), pa.int32())}
         )
+
+
+def test_a_restart_with_fewer_topics_keeps_its_place_in_the_others(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    write(root, "orders", ["a"] * 5)
+    write(root, "payments", ["b"] * 4)
+    query = Query(root, {"columns": "topic,queueOffset", "topic": "orders,payments"})
+    for topics, count in (("orders,payments", 9), ("payments", 0), ("orders", 0), ("orders,payments", 0)):
+        query.options["topic"] = topics
+        query.start()
+        before = sum(table.num_rows for table in query.tables)
+        query.run()
+        assert sum(table.num_rows for table in query.tables) - before == count, topics
+    query.options["topic"] = "payments"
+    query.start()
+    write(root, "orders", ["c"] * 2)
+    write(root, "payments", ["d"] * 3)
+    query.run()
+    query.options["topic"] = "orders,payments"
+    query.start()
+    query.run()
+    rows = [tuple(row.values()) for table in query.tables for row in table.to_pylist()]
+    assert sorted(rows) == [*(("orders", n) for n in range(7)), *(("payments", n) for n in range(7))]
