@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["copy_store", "find_stores", "open_store"]
 
 
-def open_store(path: str, engine: str | None = None, **options: Any) -> Store:
+def open_store(path: str | PathLike[str], engine: str | None = None, **options: Any) -> Store:
     """Opens the store in the directory or at the URI `path`; the engine is detected from its contents.
 
     `options` are `storage.*`, which configure access to a URI (docs/object-storage.md), and the store's own
@@ -20,20 +21,22 @@ def open_store(path: str, engine: str | None = None, **options: Any) -> Store:
     """
     from storage_core.opening import open_directory
 
-    return open_directory(path, engine, options)
+    return open_directory(fspath(path), engine, options)
 
 
-def find_stores(path: str, engine: str | None = None, **options: Any) -> list[str]:
+def find_stores(path: str | PathLike[str], engine: str | None = None, **options: Any) -> list[str]:
     """The store directories at `path`: `path` itself, or those in it, two levels deep. Accepts globs, `file:` and URIs.
 
     Raises StoreNotFoundError with one line that says what is there instead.
     """
     from storage_core.opening import find_directories
 
-    return find_directories(path, engine, options)
+    return find_directories(fspath(path), engine, options)
 
 
-def copy_store(source: str, target: str, engine: str | None = None, **options: Any) -> CopyReport:
+def copy_store(
+    source: str | PathLike[str], target: str | PathLike[str], engine: str | None = None, **options: Any
+) -> CopyReport:
     """Copies a store from a URI to a new directory, or from a directory to a URI where nothing is stored yet.
 
     An interrupted copy is resumed when it is run again. `options` are those of `open_store`, for the store at `source`.
@@ -42,4 +45,4 @@ def copy_store(source: str, target: str, engine: str | None = None, **options: A
     """
     from storage_core.transfer.transfer import copy
 
-    return copy(source, target, engine, options)
+    return copy(fspath(source), fspath(target), engine, options)

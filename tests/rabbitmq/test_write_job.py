@@ -181,6 +181,9 @@ def test_wrong_columns_and_options(tmp_path: Path) -> None:
     for version in (3, True, "2"):
         with pytest.raises(OptionError, match="x-queue-version is 1 or 2"):
             store.append(pa.table({"body": ["x"]}), queue="q", queueArguments={"x-queue-version": version})
+    for kind in ("quorum", "stream"):
+        with pytest.raises(OptionError, match=f"no {kind} queue is written; a classic one is"):
+            store.append(pa.table({"body": ["x"]}), queue="q", queueArguments={"x-queue-type": kind})
     # Columns of a read that a store assigns itself are ignored; Kafka's names are accepted.
     store.append(golden_like(), queue="q")
     assert golden.table(Path(store.path))["body"].to_pylist() == [b"v"]

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from storage_core import open_store
+from storage_core.errors import OptionError
 from tests.reference.served import by_place
 
 SMALL = {"commitLogFileSize": 4096, "consumeQueueFileEntries": 20, "indexSlots": 11, "indexEntries": 40}
@@ -49,3 +50,12 @@ def test_a_queue_file_that_is_missing(store: Path) -> None:
     (store / "consumequeue" / "A" / "0" / f"{400:020}").unlink()
     write(store, "A", 3)
     assert len(by_place(store, 1, topics=("A",))) == 23
+
+
+@pytest.mark.parametrize("size", ["2g", "1T", 1 << 31])
+def test_a_file_size_that_no_broker_has(tmp_path: Path, size: object) -> None:
+    """`mappedFileSizeCommitLog` is an int of Java's."""
+    opened = open_store(tmp_path / "new", "rocketmq", commitLogFileSize=size)
+    with opened, pytest.raises(OptionError, match="a broker's files have at most 2,147,483,647 bytes"):
+        opened.append({"topic": ["A"], "body": ["x"]})
+    assert not (tmp_path / "new").exists()

@@ -51,6 +51,9 @@ class WriteOptions:
         known = dict(priorities)
         if arguments and queue is None:
             raise OptionError("queueArguments", json.dumps(arguments), "belong to the option queue; give it too")
+        kind = arguments.get("x-queue-type", "classic")
+        if kind != "classic":
+            raise OptionError("queueArguments", json.dumps(arguments), f"no {kind} queue is written; a classic one is")
         versions = {}
         if "x-queue-version" in arguments:
             versions[str(queue).encode()] = _version(arguments["x-queue-version"])

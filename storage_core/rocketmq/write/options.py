@@ -53,6 +53,10 @@ WRITE_OPTIONS = (
 NAMES = tuple(option.name for option in WRITE_OPTIONS)
 
 
+LARGEST_FILE_SIZE = (1 << 31) - 1
+"""The largest `mappedFileSizeCommitLog`, an int of Java's."""
+
+
 @dataclass(frozen=True)
 class WriteSettings:
     """A write's options. `index_given`: the geometry of index files was set, not taken from the defaults."""
@@ -76,6 +80,8 @@ class WriteSettings:
 def write_settings(options: Mapping[str, Any]) -> WriteSettings:
     """The settings of a write. Raises OptionError for an unknown name or a wrong value."""
     given = parsed(options, WRITE_OPTIONS, "options of a write")
+    if (size := given["commitLogFileSize"]) is not None and size > LARGEST_FILE_SIZE:
+        raise OptionError("commitLogFileSize", str(size), f"a broker's files have at most {LARGEST_FILE_SIZE:,} bytes")
     app, version = given["txnAppId"], given["txnVersion"]
     if (app is None) != (version is None):
         name, value = ("txnAppId", app) if version is None else ("txnVersion", str(version))
