@@ -122,6 +122,7 @@ def first_line(caught: Any) -> str:
 def test_a_checkpoint_of_another_version_and_a_topic_that_is_gone(spark, root: Path, tmp_path: Path) -> None:
     running = Running(spark, root, tmp_path / "checkpoint")
     append(root, 5, 100, "passing")
+    append(root, 1, 49)  # the messages after the last one that a queue lists are listed again
     running.run({"availableNow": True}, columns=COLUMNS)
     shutil.rmtree(root / "consumequeue" / "passing")
     with pytest.raises(StreamingQueryException) as caught:
