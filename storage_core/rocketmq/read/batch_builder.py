@@ -224,7 +224,8 @@ class BatchBuilder:
             if not matching.all():
                 columns = columns.take(matching)
         needed = columns_of(last).union(self.schema.names)
-        for part in columns.with_bodies() if "body" in needed else (columns,):
+        # Whether a message is damaged is known only once its body has been checked.
+        for part in columns.with_bodies() if not needed.isdisjoint(("body", "corruption")) else (columns,):
             batch = self._batch(part, needed, last)
             if 0 < batch.num_rows <= ROWS:
                 yield batch
