@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +114,13 @@ def test_append_takes_what_pyarrow_makes_a_table_of(tmp_path: Path) -> None:
         assert store.append(pa.record_batch({"topic": ["t"], "body": [b"d"]})) == 1
         with pytest.raises(MqStoreError, match="this str cannot be made one"):
             store.append("rows")
+
+
+def test_times_in_a_dictionary(tmp_path: Path) -> None:
+    moment = datetime(2020, 1, 1, 0, 0, 0, 5999, tzinfo=UTC)
+    for unit in ("us", "ns"):
+        times = pa.array([moment, None, moment], pa.timestamp(unit, "UTC")).dictionary_encode()
+        rows = append(tmp_path / unit, {"topic": ["t"] * 3, "body": ["a"] * 3, "bornTimestamp": times})
+        assert rows[0]["bornTimestamp"] == rows[2]["bornTimestamp"] == moment.replace(microsecond=5000)
+    with pytest.raises(ColumnError, match="is not a time"):
+        append(tmp_path / "s", {"topic": ["t"], "body": ["a"], "bornTimestamp": pa.array([2**62], pa.timestamp("s"))})

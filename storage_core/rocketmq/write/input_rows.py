@@ -139,9 +139,15 @@ class GivenColumns:
 
     def times_ms(self, name: str, default: int) -> npt.NDArray[np.int64]:
         """A column of timestamps or of integer milliseconds, as epoch milliseconds; `default` for null."""
+        if self.has(name) and isinstance(self._columns[name], pa.DictionaryArray):
+            self._columns[name] = self._columns[name].dictionary_decode()
         if self.has(name) and pa.types.is_timestamp(self._columns[name].type):
             column = self._columns[name]
-            whole = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
+            try:
+                # What is finer than a millisecond is cut off; only seconds may be too many.
+                whole = column.cast(pa.timestamp("ms", column.type.tz), safe=column.type.unit == "s").cast(pa.int64())
+            except pa.ArrowInvalid as error:
+                raise ColumnError(name, f"is not a time: {shorten(str(error))}") from None
             out: npt.NDArray[np.int64] = whole.fill_null(default).to_numpy(zero_copy_only=False)
             return out
         return self.numbers(name, pa.int64(), default)
