@@ -127,3 +127,16 @@ def test_columns_of_nulls_and_of_dictionaries(tmp_path: Path) -> None:
     ]
     with pytest.raises(RowError, match="row 0 of its task: column 'body' is null"):
         written(tmp_path / "other", body=pa.nulls(2))
+
+
+def test_other_columns_count_only_without_raw_properties(tmp_path: Path) -> None:
+    """A node may hold values that a write refuses (interface.md 35)."""
+    target = tmp_path / "v"
+    raw = pa.array([b"\x10\x00\x02", None], pa.binary())
+    columns = {"rawProperties": raw, "deliveryMode": pa.array([247, 2]), "priority": pa.array([900, 3])}
+    text = pa.array(["x" * 300, "m"])
+    small(target).append(frame(**columns, messageId=text, timestamp=pa.array([-1, 5])))
+    rows = golden.table(target / "vhosts" / "v", columns=("deliveryMode", "priority", "messageId")).to_pylist()
+    assert rows[1] == {"deliveryMode": 2, "priority": 3, "messageId": "m"}
+    with pytest.raises(RowError, match="row 1 of its task: column 'priority' is 900"):
+        small(tmp_path / "w").append(frame(**{**columns, "rawProperties": raw, "priority": pa.array([3, 900])}))

@@ -149,21 +149,30 @@ def _routing_keys(inputs: InputColumns, queues: pa.BinaryArray) -> pa.ListArray:
 
 def _properties(inputs: InputColumns) -> tuple[pa.BinaryArray, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Property lists, delivery modes and priorities (0 for none); `rawProperties` take precedence where given."""
-    columns = {field: inputs.binary(name, numbers=True) for name, field in TEXT_PROPERTIES.items() if inputs.has(name)}
+    raw = inputs.binary("rawProperties")
+
+    def own(column: pa.Array) -> pa.Array:
+        """A column without its values in rows whose rawProperties are taken."""
+        unused = pa.scalar(None, column.type)
+        return column if raw.null_count == inputs.count else pc.if_else(raw.is_valid(), unused, column)
+
+    columns = {
+        field: own(inputs.binary(name, numbers=True)) for name, field in TEXT_PROPERTIES.items() if inputs.has(name)
+    }
     for name, field in TEXT_PROPERTIES.items():
         if field in columns:
             _check_short(inputs, name, columns[field])
-    mode, priority = inputs.numbers("deliveryMode").fill_null(properties.PERSISTENT_MODE), inputs.numbers("priority")
+    mode, priority = own(inputs.numbers("deliveryMode")), own(inputs.numbers("priority"))
+    mode = mode.fill_null(properties.PERSISTENT_MODE)
     inputs.refuse("deliveryMode", mode, pc.invert(pc.is_in(mode, as_array(np.array([1, 2])))), "it is 1 or 2")
     inputs.refuse("priority", priority, pc.or_(pc.less(priority, 0), pc.greater(priority, 255)), "it is 0 to 255")
-    seconds = _seconds(inputs)
+    seconds = own(_seconds(inputs))
     inputs.refuse("timestamp", seconds, pc.less(seconds, 0), "it lies before 1970")
     columns |= {"delivery_mode": mode, "priority": priority, "timestamp": seconds}
     if inputs.has("headers"):
         columns["headers"] = _headers(inputs)
     made = encode_properties(columns, inputs.count)
     modes, priorities = (values.fill_null(0).to_numpy().astype(np.int64) for values in (mode, priority))
-    raw = inputs.binary("rawProperties")
     if raw.null_count == inputs.count:
         return made, modes, priorities
     spans = _checked_lists(inputs, raw)
