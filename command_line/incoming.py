@@ -134,7 +134,7 @@ class JsonRows(Incoming):
             elif kind == TEXTS:
                 values = [None if value is None else list(value.items()) for value in values]
             return pa.array(values, kind)
-        except (ValueError, TypeError, AttributeError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        except (ValueError, TypeError, AttributeError, OverflowError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
             stop = before + len(rows)
             raise MqStoreError(f"{self._path}: lines {before + 1} to {stop}: column '{name}': {error}") from None
 

@@ -76,6 +76,10 @@ class Commands(click.Group):
             # The reader of the help has closed the pipe; Python would complain about what is left in the buffer.
             code = 0
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except OSError as error:
+            code = 2
+            click.echo(f"mqstore: the output cannot be written: {error.strerror}", err=True)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(code if isinstance(code, int) else 0)
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -16,7 +16,7 @@ def as_table(frame: Any) -> pa.Table:
     """
     try:
         table = frame if isinstance(frame, pa.Table) else pa.table(frame)
-    except (TypeError, ValueError, pa.ArrowException) as error:
+    except (TypeError, ValueError, OverflowError, pa.ArrowException) as error:
         reason = str(error).partition("\n")[0]
         raise MqStoreError(
             f"append takes a pyarrow Table or RecordBatch, a pandas DataFrame or a dict of columns, and this "

@@ -85,6 +85,8 @@ def _settings(options: tuple[str, ...], topic: str | None) -> dict[str, str]:
 
 
 def _opened(path: str, engine: str | None, where: dict[str, str]) -> Store:
+    if path.lower().startswith("file:"):
+        path = "/" + path[len("file:") :].lstrip("/")
     if "://" in path:  # refused, whether the store exists or not
         return open_store(path, engine or ROCKETMQ, **where)
     free = not os.path.exists(path) or (os.path.isdir(path) and not os.listdir(path))

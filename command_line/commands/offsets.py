@@ -94,6 +94,9 @@ def _diff(wanted: Selection, paths: Sequence[str], group: str | None, as_json: b
                 committed.append({(row["group"], row["topic"], row["queueId"]): row["committed"] for row in rows})
         progress.clear()
     rows = []
+    groups = {name for each in committed for name, _, _ in each}
+    if group is not None and group not in groups:
+        raise OptionError("--group", group, f"neither store has it; {choices(group, groups, 'groups')}")
     for key in sorted({*committed[0], *committed[1]}):
         here, there = (each.get(key) for each in committed)
         if here != there and group in (None, key[0]):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,11 +16,26 @@ import pyarrow as pa
 
 
 def _parsed(body: bytes) -> Any:
-    """The value of a body that is JSON, otherwise its text."""
+    """The value of a body that is a JSON object, list, number or boolean, and stays valid JSON; otherwise its text."""
+    text = body.decode("utf-8", "replace")
     try:
-        return json.loads(body)
+        value = json.loads(body, parse_constant=_not_json, parse_float=_finite)
+        if b"\\u" in body:
+            json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no text
     except (ValueError, RecursionError):
-        return body.decode("utf-8", "replace")
+        return text
+    return text if value is None or isinstance(value, str) else value
+
+
+def _not_json(text: str) -> Any:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is too large")
+    return value
 
 
 BODIES: dict[str, Callable[[bytes], Any]] = {

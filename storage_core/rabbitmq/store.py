@@ -35,6 +35,7 @@ from storage_core.rabbitmq.write.job import VhostWriteJob, begin, finish_unfinis
 from storage_core.rabbitmq.write.options import WriteOptions
 from storage_core.rabbitmq.write.store_facts import facts_of
 from storage_core.repair.copying import finish_copy
+from storage_core.repair.target import target_folder
 from storage_core.store import Definitions, ScanRequest, StoreState
 from storage_core.stream.tail import FollowedStore
 
@@ -149,6 +150,7 @@ class VhostStore(FollowedStore):
         Removed bytes are kept below `.mqstore/cut`. An interrupted repair can be called again. Raises MqStoreError,
         and StoreLockedError while a node is using the store.
         """
+        target = None if target is None else target_folder(target)
         if dry_run:
             return list(planned(self.verify()))
         self.snapshot()

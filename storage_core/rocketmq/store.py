@@ -18,6 +18,7 @@ from storage_core.job import drop_staged_by
 from storage_core.options.option import Option, parsed
 from storage_core.options.values import choice
 from storage_core.repair.copying import finish_copy
+from storage_core.repair.target import target_folder
 from storage_core.rocketmq.disk.directory import Listing, find_log, log_folders
 from storage_core.rocketmq.disk.ledger import refuse_ledger
 from storage_core.rocketmq.group_offsets import set_group_offsets
@@ -148,6 +149,7 @@ class RocketStore(FollowedStore):
         UnsupportedFormatError for a DLedger log, MqStoreError.
         """
         self._check_open()
+        target = None if target is None else target_folder(target)
         refuse_ledger(self.path, find_log(self.path, log_folders(self.path, self._log_paths)))
         if dry_run:
             return list(planned(self.verify()))

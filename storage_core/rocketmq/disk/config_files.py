@@ -95,7 +95,8 @@ def config_problem(path: str) -> str | None:
 
 def topic_table(root: str) -> dict[str, dict[str, Any]]:
     """Topics of topics.json by name."""
-    return _dictionaries(read_config(root, "topics.json").get("topicConfigTable"))
+    table = _dictionaries(read_config(root, "topics.json").get("topicConfigTable"))
+    return {name: topic for name, topic in table.items() if _is_text(name)}
 
 
 def compacted_topics(root: str) -> frozenset[str]:
@@ -149,12 +150,26 @@ def committed_offsets(root: str) -> dict[str, dict[QueueKey, int]]:
     tables += [(str(name), {"0": offset}) for name, offset in (light if isinstance(light, dict) else {}).items()]
     for name, offsets in tables:
         topic, separator, group = name.partition("@")
-        if not separator or "@" in group:
+        if not separator or "@" in group or not _is_text(name):
             continue
         for queue_id, offset in offsets.items():
-            if str(queue_id).lstrip("-").isdigit() and isinstance(offset, int):
+            if _is_int(str(queue_id), 32) and isinstance(offset, int) and _is_int(str(offset), 64):
                 groups.setdefault(group, {})[topic, int(queue_id)] = offset
     return groups
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name is more than an escape of half a character."""
+    try:
+        return bool(name.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def _is_int(text: str, bits: int) -> bool:
+    """Whether a text is a whole number that fits into so many bits, as Java's."""
+    digits = text.removeprefix("-")
+    return digits.isascii() and digits.isdigit() and -(1 << bits - 1) <= int(text) < 1 << bits - 1
 
 
 def delay_offsets(root: str) -> dict[int, int]:

@@ -156,9 +156,9 @@ def _topics(snapshot: RocketSnapshot, request: ScanRequest) -> list[dict[str, An
             {
                 "topic": topic,
                 "kind": topic_kind(topic),
-                "readQueues": config.get("readQueueNums"),
-                "writeQueues": config.get("writeQueueNums"),
-                "perm": config.get("perm"),
+                "readQueues": _int32(config.get("readQueueNums")),
+                "writeQueues": _int32(config.get("writeQueueNums")),
+                "perm": _int32(config.get("perm")),
                 "queues": len(queues),
                 "messages": sum(row["messages"] for row in queues),
                 "bytes": sum(row["bytes"] for row in queues),
@@ -167,6 +167,11 @@ def _topics(snapshot: RocketSnapshot, request: ScanRequest) -> list[dict[str, An
             }
         )
     return rows
+
+
+def _int32(value: Any) -> int | None:
+    """A number of a config file; None for anything else."""
+    return value if type(value) is int and -(1 << 31) <= value < 1 << 31 else None
 
 
 def _edge(pick: Callable[[Iterable[int]], int], rows: Sequence[dict[str, Any]], name: str) -> int | None:
