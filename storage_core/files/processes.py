@@ -35,7 +35,7 @@ def open_file_limit() -> int:
 
 def check_may_change(folder: str) -> None:
     """Raises PermissionError if this process may not add names to a folder and remove them."""
-    if not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
+    if not os.access(folder, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
 
 
