@@ -48,7 +48,7 @@ FAILS, KEPT = "the entry fails its checksum", "kept entry"
 """KEPT is the kind of damage of an entry that a snapshot keeps: it affects one message, and does not end the replay."""
 _ODD = (TypeError, ValueError, IndexError, KeyError, AttributeError)
 """Exceptions that Python raises for a command that no node writes."""
-_RELEASES = {0: "3.8", 1: "3.9", 4: "a preview of 4.0"}
+_RELEASES = {0: "3.8", 1: "3.9", 4: "4.0.0 to 4.0.2"}
 
 
 class Replay:
