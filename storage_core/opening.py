@@ -31,16 +31,19 @@ MOST_SHOWN = 8
 NODE_FOLDER = "msg_stores"
 
 
-def open_directory(path: str, engine: str | None, options: Mapping[str, Any]) -> Store:
-    """The store in one directory. Raises StoreNotFoundError, UnsupportedFormatError, OptionError."""
+def open_directory(path: str, engine: str | None, options: Mapping[str, Any], existing: bool = False) -> Store:
+    """The store in one directory; a new one if its engine is named, unless it must be an `existing` one.
+
+    Raises StoreNotFoundError, UnsupportedFormatError, OptionError.
+    """
     own, access = without_access(options)
     root = normal_path(path)
     if is_remote(root):
-        return _open_remote(root, engine, own, access)
-    return _open_local(root, engine, own)
+        return _open_remote(root, engine, own, access, existing)
+    return _open_local(root, engine, own, existing)
 
 
-def _open_remote(root: str, engine: str | None, options: dict[str, Any], access: Access) -> Store:
+def _open_remote(root: str, engine: str | None, options: dict[str, Any], access: Access, existing: bool) -> Store:
     """The store at a URI; it is attached to its bucket, and to those of its log, until it is closed."""
     logs = [normal_path(each) for each in log_paths_of(options)]
     used = [root, *(each for each in logs if is_remote(each))]
@@ -50,7 +53,7 @@ def _open_remote(root: str, engine: str | None, options: dict[str, Any], access:
             registry.attach(uri, access)
             attached.append(uri)
             registry.look(uri)
-        return RemoteStore(_open_local(root, engine, options), access, used)
+        return RemoteStore(_open_local(root, engine, options, existing), access, used)
     except BaseException:
         for uri in attached:
             registry.detach(uri)
@@ -63,9 +66,9 @@ def log_paths_of(options: Mapping[str, Any]) -> list[str]:
     return [each.strip() for each in text.split(",") if each.strip()]
 
 
-def _open_local(root: str, engine: str | None, options: Mapping[str, Any]) -> Store:
+def _open_local(root: str, engine: str | None, options: Mapping[str, Any], existing: bool) -> Store:
     check_finished(root)
-    if engine in ENGINES and (_is_new(root) or _is_marked_folder(root)):
+    if engine in ENGINES and not existing and (_is_new(root) or _is_marked_folder(root)):
         return _opened(engine, root, options)
     _check_directory(root)
     found = _engines(root, engine)

@@ -22,7 +22,7 @@ def copy(source: str, target: str, engine: str | None, options: dict[str, Any]) 
         raise OptionError("TARGET", target, f"one of the two must be a URI and the other a directory; {way}")
     _, access = without_access(options)
     logs = [normal_path(path) for path in log_paths_of(options)]
-    with open_directory(start, engine, options) as store:
+    with open_directory(start, engine, options, existing=True) as store:
         if is_remote(start):
             return Download(store.path, store.engine, logs, end).run()
         remote = registry.attach(end, access)

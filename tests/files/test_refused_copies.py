@@ -14,6 +14,7 @@ from storage_core.errors import (
     MqStoreError,
     StorageError,
     StoreLockedError,
+    StoreNotFoundError,
 )
 from storage_core.files.lock import FileLock
 from storage_core.files.remote.back_end import Refused
@@ -117,3 +118,17 @@ def test_every_other_write_names_the_copy(bucket: Bucket, store: Path, tmp_path:
         done = run(*call, code=2)
         assert done.stderr.count("\n") == 1, done.stderr
         assert "`mqstore copy`" in done.stderr, (call, done.stderr)
+
+
+@pytest.mark.parametrize("engine", ["rocketmq", "rabbitmq", None])
+def test_no_copy_of_a_store_that_is_not_there(bucket: Bucket, tmp_path: Path, engine: str | None) -> None:
+    """An empty directory may be a disk that is not mounted: its copy would look like a backup."""
+    (tmp_path / "empty").mkdir()
+    for source in ("empty", "none"):
+        with pytest.raises(StoreNotFoundError):
+            copy_store(tmp_path / source, URI, engine)
+    assert not bucket.objects
+    bucket.add("other/file", b"x")
+    with pytest.raises(StoreNotFoundError):
+        copy_store("memory://backups/nothing", tmp_path / "down", engine)
+    assert not (tmp_path / "down").exists()
