@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -10,7 +10,8 @@ import pyarrow as pa
 from command_line.output.progress import ProgressLine
 from command_line.selection import Chosen
 from command_line.signals import stop_if_asked
-from storage_core.errors import OptionError
+from command_line.stores import Stores
+from storage_core.errors import MqStoreError, OptionError
 from storage_core.options.option import RABBITMQ
 from storage_core.store import EARLIEST, LATEST, OffsetBound, Scan, ScanPartition, ScanRequest
 
@@ -32,13 +33,32 @@ class Limit:
     newest_first: bool = False
 
 
-def batches(chosen: Sequence[Chosen], limit: Limit, line: ProgressLine) -> Iterator[pa.RecordBatch]:
-    """The messages of all stores in the requested columns. Raises the errors of planning and reading, OptionError."""
+def batches(
+    chosen: Sequence[Chosen], limit: Limit, line: ProgressLine, stores: Stores | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The messages of all stores in the requested columns. Raises the errors of planning and reading, OptionError; with
+    `stores`, one of several that fails is reported and left out.
+    """
     if limit.newest or limit.newest_first:
         yield from _newest(chosen, limit, line)
         return
-    read = (batch for each in chosen for batch in _read(each.snapshot.plan(each.request), line))
+    read = each_store(chosen, lambda each: _read(each.snapshot.plan(each.request), line), stores)
     yield from first(read, limit.count)
+
+
+def each_store(
+    chosen: Sequence[Chosen], read: Callable[[Chosen], Iterator[pa.RecordBatch]], stores: Stores | None
+) -> Iterator[pa.RecordBatch]:
+    """What `read` finds in each store; with `stores`, one of several that fails is reported and left out."""
+    for each in chosen:
+        try:
+            yield from read(each)
+        except OptionError:
+            raise
+        except (MqStoreError, OSError) as error:
+            if stores is None:
+                raise
+            stores.leave_out(each.named, error)
 
 
 def first(found: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:

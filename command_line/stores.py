@@ -73,12 +73,16 @@ class Stores:
             except OptionError:
                 raise
             except (MqStoreError, OSError) as error:
-                if not self.several:
-                    raise
-                self.bad += 1
-                self.stores.remove(named)
-                say(f"{named.store.path} is left out: {_reason(error)}")
+                self.leave_out(named, error)
         return found
+
+    def leave_out(self, named: NamedStore, error: MqStoreError | OSError) -> None:
+        """Reports a store that failed and leaves it out from then on; raises the error of a single store."""
+        if not self.several:
+            raise error
+        self.bad += 1
+        self.stores.remove(named)
+        say(f"{named.store.path} is left out: {_reason(error)}")
 
     def warn(self, named: NamedStore) -> None:
         """Reports what reads of a store leave out."""

@@ -79,7 +79,7 @@ def command(
         count = 0
         if format_.lower() == CSV:
             shown.head(schema_of(chosen).names, emit)
-        for batch in batches(chosen, Limit(limit, newest, newest_first), line):
+        for batch in batches(chosen, Limit(limit, newest, newest_first), line, stores):
             line.clear()
             shown.rows(batch, emit)
             count += batch.num_rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import click
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from command_line.messages import Limit, batches, first
+from command_line.messages import Limit, batches, each_store, first
 from command_line.outcome import exit_code
 from command_line.output.formats import CSV, text_format
 from command_line.output.lines import emit
@@ -55,7 +55,8 @@ def command(store: str, text: str, limit: int | None, format_: str, body: str, a
     ):
         chosen = wanted.chosen(stores, shown.columns)
         count, headed = 0, format_.lower() != CSV
-        for batch in first(_found(chosen, text, line), limit):
+        found = each_store(chosen, lambda each: _found(each, text, line), stores)
+        for batch in first(found, limit):
             line.clear()
             if not headed:
                 shown.head(batch.schema.names, emit)
@@ -67,19 +68,18 @@ def command(store: str, text: str, limit: int | None, format_: str, body: str, a
     return stores.code(count > 0)
 
 
-def _found(chosen: Sequence[Chosen], text: str, line: ProgressLine) -> Iterator[pa.RecordBatch]:
-    for each in chosen:
-        if each.named.holds_queues_only:
-            yield from _by_reading(each, text, line)
-            continue
-        by_key = replace(each, request=replace(each.request, keys=(text,)))
-        count = 0
-        for batch in batches([by_key], Limit(), line):
-            count += batch.num_rows
-            yield batch
-        if not count:
-            by_id = replace(each, request=replace(each.request, message_ids=(text,)))
-            yield from batches([by_id], Limit(), line)
+def _found(each: Chosen, text: str, line: ProgressLine) -> Iterator[pa.RecordBatch]:
+    if each.named.holds_queues_only:
+        yield from _by_reading(each, text, line)
+        return
+    by_key = replace(each, request=replace(each.request, keys=(text,)))
+    count = 0
+    for batch in batches([by_key], Limit(), line):
+        count += batch.num_rows
+        yield batch
+    if not count:
+        by_id = replace(each, request=replace(each.request, message_ids=(text,)))
+        yield from batches([by_id], Limit(), line)
 
 
 def _by_reading(each: Chosen, text: str, line: ProgressLine) -> Iterator[pa.RecordBatch]:

@@ -20,7 +20,7 @@ from command_line.main import COMMANDS
 from command_line.output.rows import json_rows
 from storage_core import open_store
 from tests.command_line.calls import ROOT, lines, run, shell, words
-from tests.golden.archive import fingerprint, truth
+from tests.golden.archive import fingerprint, truth, unpack
 from tests.rabbitmq import golden
 
 
@@ -109,6 +109,17 @@ def test_several_stores_are_told_apart(node: Path) -> None:
     assert len(every) == 9
     assert {row["queue"] for row in lines(run("cat", node, "--vhost", "/", "--queue", "prio"))} == {"prio"}
     assert "did you mean other?" in run("cat", node, "--vhost", "othr", code=2).stderr
+
+
+def test_a_store_that_fails_while_it_is_read_does_not_hide_the_others(tmp_path: Path, rocket: Path) -> None:
+    (tmp_path / "good").symlink_to(rocket)
+    bad = unpack("damaged-flipped-body-4.9.3", tmp_path / "first")
+    done = run("cat", tmp_path, "--columns", "store,body", code=1)
+    assert done.stderr.count(" is left out: ") == 1
+    assert f"{bad} is left out: {bad}/commitlog/" in done.stderr
+    assert sum(row["store"] == "good" for row in lines(done)) == 20_048
+    assert run("export", tmp_path, tmp_path / "all.jsonl", code=1).stderr.count("\n") == 1
+    assert not (tmp_path / "all.jsonl").exists()
 
 
 def test_one_bad_store_does_not_hide_the_others(tmp_path: Path, rocket: Path) -> None:
