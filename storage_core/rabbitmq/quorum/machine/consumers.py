@@ -35,7 +35,7 @@ def add_credit(machine: Machine, now: int, key: ConsumerKey, credit: int, count:
     machine.line_up(key, consumer)
     machine.serve(now)
     after = state.consumers.get(key)
-    if drain and after is not None:
+    if drain and after is not None and after.credit:
         _drain(after)
 
 
