@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -203,7 +204,7 @@ def test_another_machine_version(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedFormatError) as caught:
         golden.rows(folder)
     assert str(caught.value).endswith(
-        ": plain has machine version 9 (RabbitMQ after 4.3); mqstore reads versions 2, 3 and 5 to 8 (RabbitMQ 3.10 to "
+        ": plain has machine version 9 (RabbitMQ after 4.3); mqstore reads versions 2 to 8 (RabbitMQ 3.10 to "
         "4.3): consume it from a running node; queueType=classic and queueType=stream read other queues"
     )
 
@@ -293,3 +294,23 @@ def test_what_a_shape_says_of_a_container_is_what_it_says_alone() -> None:
             assert noted == message_facts(terms[row])
             plain, others = plain + noted.plain, others + (not noted.plain)
     assert min(plain, others) > 500
+
+
+def test_a_log_of_version_4(tmp_path: Path) -> None:
+    """No files of 4.0.0 to 4.0.2 were available: entries of 4.0.5 with another version, whose discards have keys."""
+    folder = golden.unpack("v5_giving_way", tmp_path)
+    before, count = golden.rows(folder), 0
+    for log in folder.glob("*.wal"):
+        data = bytearray(log.read_bytes())
+        for found in re.finditer(rb"\x83h\x03(?:w\x04|d\x00\x04)noop", bytes(data)):
+            at = found.start()
+            end = at + int.from_bytes(data[at - 20 : at - 16], "big")
+            assert data[end - 2 : end] == b"a\x05"
+            data[end - 1] = 4
+            data[at - 24 : at - 20] = bytes(4)  # no checksum
+            count += 1
+        log.write_bytes(data)
+    assert count
+    assert golden.rows(folder) == before
+    with open_store(str(folder)) as store:
+        assert 4 in {each for batch in store.view("queues") for each in batch["version"].to_pylist()}

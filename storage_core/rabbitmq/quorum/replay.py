@@ -41,14 +41,14 @@ from storage_core.rabbitmq.quorum.message_table import MESSAGE, MessageTable
 from storage_core.rabbitmq.read.partition import batch_ranges
 
 MACHINES: dict[int, type[Machine]] = {
-    2: Machine, 3: Machine, 5: MachineV5, 6: MachineV5, 7: MachineV7, 8: MachineV8,
+    2: Machine, 3: Machine, 4: MachineV5, 5: MachineV5, 6: MachineV5, 7: MachineV7, 8: MachineV8,
 }  # fmt: skip
 """The supported machine versions."""
 FAILS, KEPT = "the entry fails its checksum", "kept entry"
 """KEPT is the kind of damage of an entry that a snapshot keeps: it affects one message, and does not end the replay."""
 _ODD = (TypeError, ValueError, IndexError, KeyError, AttributeError)
 """Exceptions that Python raises for a command that no node writes."""
-_RELEASES = {0: "3.8", 1: "3.9", 4: "4.0.0 to 4.0.2"}
+_RELEASES = {0: "3.8", 1: "3.9"}
 
 
 class Replay:
@@ -92,8 +92,8 @@ class Replay:
 
     def _unread(self, what: str) -> UnsupportedFormatError:
         return UnsupportedFormatError(
-            f"UnsupportedFormatError: {self.root}: {self.name} has {what}; mqstore reads versions 2, 3 and 5 to 8 "
-            "(RabbitMQ 3.10 to 4.3): consume it from a running node; queueType=classic and queueType=stream read other "
+            f"UnsupportedFormatError: {self.root}: {self.name} has {what}; mqstore reads versions 2 to 8 (RabbitMQ "
+            "3.10 to 4.3): consume it from a running node; queueType=classic and queueType=stream read other "
             "queues"
         )
 

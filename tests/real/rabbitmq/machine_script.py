@@ -118,14 +118,14 @@ class Script:
         message, size = self._message()
         if r.random() < 0.1:
             return (Atom("enqueue"), UNDEFINED, UNDEFINED, message), None
-        if self.version >= 5:
+        if self.version >= 4:
             return (Atom("e"), number, message, (3, size)), (Atom("notify"), 9, one)
         return (Atom("enqueue"), one, number, message), None
 
     def _message(self) -> tuple[Any, int]:
         r = self.r
         body, ttl = r.randbytes(r.choice((0, 10, 90))), r.choice((None, None, None, 0, 40, 3000))
-        if self.version >= 5:
+        if self.version >= 4:
             content = (Atom("content"), 60, Atom("none"), b"\0\0", Atom("rabbit_framing_amqp_0_9_1"), [body])
             noted = {
                 Atom("ttl"): ttl,
@@ -155,8 +155,8 @@ class Script:
         modes = ("simple_prefetch",) if self.version == 8 else ("simple_prefetch", "credited")
         older = life, number, Atom(r.choice(modes))
         later = (life, (Atom("simple_prefetch"), number)), (life, (Atom("credited"), r.choice((0, (1 << 32) - 2))))
-        join = r.choice((*later, *later, older)) if self.version >= 5 else older
-        left = ("cancel", "remove") if self.version >= 5 else ("cancel",)
+        join = r.choice((*later, *later, older)) if self.version >= 4 else older
+        left = ("cancel", "remove") if self.version >= 4 else ("cancel",)
         leave = Atom(r.choice(left))
         fetch = Atom("dequeue"), Atom(r.choice(("settled", "unsettled")))
         spec = r.choices((join, leave, fetch), (6, 2, 3))[0]
@@ -174,7 +174,7 @@ class Script:
         if consumer is not None and r.random() < 0.2:
             key = consumer.id
         names = ["settle", "settle", "return", "discard"]
-        if self.version >= 5 and r.random() < 0.2:
+        if self.version >= 4 and r.random() < 0.2:
             return (Atom("modify"), key, ids, r.random() < 0.5, r.random() < 0.3, self._annotations()), None
         return (Atom(r.choice(names)), key, ids), None
 
@@ -217,7 +217,7 @@ class Script:
                 key: value == "true" if value in ("true", "false") else value
                 for key, value in state.annotations[index].items()
             }
-        counted = "acquired_count" if self.version >= 5 else "delivery_count"
+        counted = "acquired_count" if self.version >= 4 else "delivery_count"
         for name, values in (("expiry", state.expiries), (counted, state.counts), ("delivery_count", state.failures)):
             if index in values:
                 header[Atom(name)] = values[index]

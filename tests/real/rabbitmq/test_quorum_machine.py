@@ -23,16 +23,18 @@ pytestmark = [pytest.mark.real, pytest.mark.sampled, pytest.mark.timeout(0), LAT
 
 
 MODULES = {
-    Node4: {2: "rabbit_fifo_v3", 3: "rabbit_fifo_v3", 5: "rabbit_fifo"},
-    Node43: dict.fromkeys((2, 3), "rabbit_fifo_v3") | dict.fromkeys((5, 6, 7), "rabbit_fifo_v7") | {8: "rabbit_fifo"},
+    Node4: {2: "rabbit_fifo_v3", 3: "rabbit_fifo_v3", 4: "rabbit_fifo", 5: "rabbit_fifo"},
+    Node43: dict.fromkeys((2, 3), "rabbit_fifo_v3")
+    | dict.fromkeys((4, 5, 6, 7), "rabbit_fifo_v7")
+    | {8: "rabbit_fifo"},
 }
 
 
 @pytest.mark.parametrize(
     ("kind", "versions"),
     [
-        (Node4, (2,)), (Node4, (3,)), (Node4, (5,)), (Node4, (2, 3, 5)),
-        (Node43, (6,)), (Node43, (7,)), (Node43, (8,)), (Node43, (2, 3, 5, 6, 7, 8)),
+        (Node4, (2,)), (Node4, (3,)), (Node4, (4,)), (Node4, (5,)), (Node4, (2, 3, 4, 5)),
+        (Node43, (6,)), (Node43, (7,)), (Node43, (8,)), (Node43, (2, 3, 4, 5, 6, 7, 8)),
     ],
     ids=lambda each: "-".join(map(str, each)) if isinstance(each, tuple) else each.package[1],
 )  # fmt: skip

@@ -41,7 +41,7 @@ def check_out(machine: Machine, now: int, name: ConsumerId, spec: Any, meta: Any
 
 
 def check_out_v5(machine: MachineV5, now: int, index: int, name: ConsumerId, spec: Any, meta: Any) -> None:
-    """Lets a consumer subscribe, change, cancel, be removed, or fetch one message, from version 5 on."""
+    """Lets a consumer subscribe, change, cancel, be removed, or fetch one message, from version 4 on."""
     key = machine.key_of(name)
     if spec in ("cancel", "remove"):
         if key is not None:
@@ -57,7 +57,7 @@ def check_out_v5(machine: MachineV5, now: int, index: int, name: ConsumerId, spe
 
 
 def _new_v5(name: ConsumerId, spec: Any, meta: Any, timeout: int | None) -> Consumer:
-    """A consumer from version 5 on; a spec of three parts comes from a client older than 4.0."""
+    """A consumer from version 4 on; a spec of three parts comes from a client older than 4.0."""
     life, term = spec if len(spec) == 2 else (spec[0], _mode_of(*spec[1:]))
     mode, most, serial = credit_mode_of(term)
     credit = int(term[1]) if mode == "simple_prefetch" else 0

@@ -19,6 +19,9 @@ from storage_core.rabbitmq.quorum.machine.machine_v8 import MachineV8
 from storage_core.rabbitmq.quorum.machine.message_facts import MessageFacts, facts_of
 from storage_core.rabbitmq.quorum.machine.state import Outcome
 
+BY_KEY = 4
+"""The machine version in which a discard finds a consumer by its key, and not by its id."""
+
 
 @dataclass(frozen=True)
 class Command:
@@ -52,8 +55,8 @@ def apply(machine: Machine, command: Command) -> None:
     name = str(parts[0]), len(parts)
     if isinstance(machine, MachineV8) and name in _OF_8:
         _OF_8[name](machine, command)
-    elif isinstance(machine, MachineV5) and name in _FROM_5_ON:
-        _FROM_5_ON[name](machine, command)
+    elif isinstance(machine, MachineV5) and name in _FROM_4_ON:
+        _FROM_4_ON[name](machine, command)
     elif name in _COMMANDS:
         _COMMANDS[name](machine, command)
 
@@ -91,6 +94,13 @@ def _modify(machine: MachineV5, command: Command) -> None:
 def _requeue(machine: Machine, command: Command) -> None:
     _, name, number, _, header, _ = command.parts
     machine.requeue(command.time, command.index, name, number, header)
+
+
+def _discard(machine: Machine, command: Command) -> None:
+    """Dead-letters messages of a consumer (rabbitmq-quorum.md 10.2)."""
+    _, key, ids = command.parts
+    if machine.state.version != BY_KEY or key in machine.state.consumers:
+        machine.discard(command.time, key, ids)
 
 
 def _register(machine: Machine, command: Command) -> None:
@@ -141,7 +151,7 @@ _COMMANDS: dict[tuple[str, int], Callable[[Machine, Command], None]] = {
     ("register_enqueuer", 2): _register,
     ("settle", 3): lambda m, c: m.settle(c.time, c.parts[1], c.parts[2]),
     ("return", 3): lambda m, c: m.give_back(c.time, c.parts[1], c.parts[2]),
-    ("discard", 3): lambda m, c: m.discard(c.time, c.parts[1], c.parts[2]),
+    ("discard", 3): _discard,
     ("checkout", 4): lambda m, c: checkout.check_out(m, c.time, c.parts[1], c.parts[2], c.parts[3]),
     ("credit", 5): lambda m, c: consumers.add_credit(
         m, c.time, c.parts[1], c.parts[2], c.parts[3], c.parts[4] == "true"
@@ -155,12 +165,12 @@ _COMMANDS: dict[tuple[str, int], Callable[[Machine, Command], None]] = {
     ("dlx", 2): lambda m, c: dead_letters.apply(m, c.time, c.parts[1]),
 }
 
-_FROM_5_ON: dict[tuple[str, int], Callable[[MachineV5, Command], None]] = {
+_FROM_4_ON: dict[tuple[str, int], Callable[[MachineV5, Command], None]] = {
     ("e", 4): _enqueue_by_reply,
     ("modify", 6): _modify,
     ("checkout", 4): lambda m, c: checkout.check_out_v5(m, c.time, c.index, c.parts[1], c.parts[2], c.parts[3]),
 }
-"""Commands that machine version 5 adds, or handles differently."""
+"""Commands that machine version 4 adds, or handles differently."""
 
 _OF_8: dict[tuple[str, int], Callable[[MachineV8, Command], None]] = {
     ("down", 3): _down_8,

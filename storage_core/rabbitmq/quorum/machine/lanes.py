@@ -1,6 +1,6 @@
 """The ready messages of a quorum queue up to machine version 7, by raft index, in delivery order.
 
-From version 5 on there is a lane for messages of high priority; before that, all are in the normal lane.
+From version 4 on there is a lane for messages of high priority; before that, all are in the normal lane.
 Source: docs/format/rabbitmq-quorum.md 10.2.
 """
 

@@ -293,7 +293,7 @@ class Machine:
         self.came(index)
 
     def note(self, index: int, how: Outcome) -> None:
-        """Records the failed delivery and the annotations of a returned message, from version 5 on."""
+        """Records the failed delivery and the annotations of a returned message, from version 4 on."""
         state = self.state
         if how.failed and self.knows_priorities:
             state.failures[index] = state.failures.get(index, 0) + 1

@@ -1,4 +1,4 @@
-"""The state machine of a quorum queue, machine versions 5 to 7 (RabbitMQ 4.0 to 4.2): their differences from version 3.
+"""The state machine of a quorum queue, machine versions 4 to 7 (RabbitMQ 4.0 to 4.2): their differences from version 3.
 
 Source: docs/format/rabbitmq-quorum.md 10.2 and 10.3. How consumers come and go belongs to `checkout` and `consumers`.
 """

@@ -60,7 +60,7 @@ def _from_snapshot(term: Any, version: int) -> State:
 
 
 def _lanes(state: State, term: Any) -> Lanes | Priorities:
-    """The ready messages: a queue with a length, from version 5 on {rabbit_fifo_q, high, normal, length, turn}, in 8
+    """The ready messages: a queue with a length, from version 4 on {rabbit_fifo_q, high, normal, length, turn}, in 8
     {pq, queues by 31 minus the priority, length, bitmap}.
     """
     if state.version < APART:

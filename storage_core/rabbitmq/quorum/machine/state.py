@@ -22,12 +22,12 @@ from storage_core.rabbitmq.quorum.machine.priorities import Priorities
 
 ConsumerId = tuple[bytes, Opaque]
 ConsumerKey = ConsumerId | int
-"""Identifies a consumer: its id, or, from machine version 5 on, the raft index of its checkout."""
+"""Identifies a consumer: its id, or, from machine version 4 on, the raft index of its checkout."""
 Status = str | tuple[str, str]
 """The status of a consumer: up, cancelled, quiescing, suspected_down. In machine version 8 the reason why it gets no
 messages now, suspected_down or timeout, precedes its status otherwise.
 """
-OLDEST, APART, STRICT = 2, 5, 8
+OLDEST, APART, STRICT = 2, 4, 8
 """The oldest supported machine version, the one from which on returns and failed deliveries are counted separately, and
 the one that delivers strictly by priority and whose snapshots keep entries from before their index.
 """
