@@ -378,3 +378,12 @@ def stop_after_moving(folder: Path, moved: str, options: dict[str, Any] | None =
         patch.setattr(system, "rename", last)
         with pytest.raises(KeyboardInterrupt):
             store.append(rows(20))
+
+
+@pytest.mark.parametrize(("count", "warned"), [(3, False), (4, True)])
+def test_more_rows_than_the_queue_may_have(tmp_path: Path, count: int, warned: bool) -> None:
+    with open_store(str(tmp_path / "v")) as store:
+        job = store.begin_job(["body"], queue="q", queueArguments={"x-max-length": 3})
+        job.write(iter(pa.table({"body": ["a"] * count}).to_batches()))
+    texts = [text for text in job.warnings if "queue q has an x-max-length of 3; a node drops its oldest" in text]
+    assert len(texts) == warned

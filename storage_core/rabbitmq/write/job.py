@@ -84,6 +84,10 @@ class VhostWriteJob(WriteJob):
             self._put_in_place([part for part in ordered if part.rows])
         else:
             self.abort()
+        limit = self.options.arguments.get("x-max-length")
+        if isinstance(limit, int) and count > limit:
+            why = f"has an x-max-length of {limit}; a node drops its oldest messages beyond that when it starts"
+            self.warnings.append(f"{self.facts.root}: queue {self.options.queue} {why}")
         transient = sum(int(part.detail["transient"]) for part in ordered)
         if transient:
             why = "were not written: they would not survive a node's start"
