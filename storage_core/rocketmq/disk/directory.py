@@ -44,6 +44,11 @@ class Listing:
     has_compaction: bool
     ledger: LedgerState | None
 
+    @property
+    def entries_per_file(self) -> int:
+        """How many entries a file of a queue has; 0 if no queue has a file."""
+        return max((queue.entries_per_file for queue in self.queues.values() if queue.chain.files), default=0)
+
     @cached_property
     def signature(self) -> Signature:
         """Equal for two listings if no file was added, removed or written through the file system between them."""

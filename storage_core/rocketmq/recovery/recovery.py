@@ -128,7 +128,7 @@ def chosen_rules(listing: Listing, files: OpenFiles) -> Rules:
 def _recover_log(run: _Simulation, overall: int) -> Verdict:
     """Scans the log; `overall` is the address after the last record that some queue lists."""
     listing = run.listing
-    entries_per_file = _entries_per_file(listing)
+    entries_per_file = listing.entries_per_file or DEFAULT_ENTRIES_PER_FILE
     before = {key: state.tail for key, state in run.states.items()}
     dispatcher = Dispatcher(before, entries_per_file, run.rules is Rules.V5, run.batches.takes)
     # 4.9 dispatches from where the queues end, after the scan; all but its clean start dispatch during the scan.
@@ -170,11 +170,6 @@ def _queue_verdict(state: QueueState | None, tail: QueueTail) -> QueueVerdict:
         state.tail.queue_offset, tail.queue_offset, tail.filler, tail.first, state.head, state.last_physical_offset,
         state.stale,
     )  # fmt: skip
-
-
-def _entries_per_file(listing: Listing) -> int:
-    sizes = [queue.entries_per_file for queue in listing.queues.values() if queue.chain.files]
-    return max(sizes, default=0) or DEFAULT_ENTRIES_PER_FILE
 
 
 def _trusting(run: _Simulation) -> Verdict:

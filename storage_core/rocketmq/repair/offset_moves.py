@@ -64,17 +64,28 @@ def remember(subject: Subject, keys: Iterable[QueueKey]) -> None:
                 elif queue is None or not queue.chain.files or offset > queue.start:
                     unlisted.add((*key, offset))
     noted |= _addresses_by_records(subject, unlisted)
-    has_files = any(queue.chain.files for queue in listing.queues.values())
-    entries_per_file = subject.verdict.entries_per_file if has_files else 0
     content = {"offsets": [[*key, address] for key, address in noted.items()]}
-    entries = note.get("queueEntries", entries_per_file)
-    write_json(note_path(root), {**content, "queueEntries": entries} if entries else content)
+    entries = note.get("queueEntries", listing.entries_per_file)
+    write_json(note_path(root), {**note, **content, **({"queueEntries": entries} if entries else {})})
 
 
 def remembered_entries(root: str) -> int | None:
     """How many entries a queue file has, as this or a stopped repair noted it; None without a note."""
     entries: int | None = (read_json(note_path(root)) or {}).get("queueEntries")
     return entries
+
+
+def remember_in_order(root: str, keys: Iterable[QueueKey]) -> None:
+    """Notes the queues that are about to be replaced by lists in the order of the log: one that a stop leaves missing
+    would look like one that a broker start lists.
+    """
+    note = read_json(note_path(root)) or {}
+    write_json(note_path(root), {**note, "inOrder": sorted(map(list, keys))})
+
+
+def remembered_in_order(root: str) -> set[QueueKey]:
+    """The queues that a stopped repair may not have replaced yet."""
+    return {(topic, queue_id) for topic, queue_id in (read_json(note_path(root)) or {}).get("inOrder", [])}
 
 
 def _address(queue: ConsumeQueue, files: OpenFiles, offset: int, log: FileChain) -> int | None:

@@ -50,14 +50,14 @@ def empty_queue(subject: Subject, key: QueueKey, cut: CutBytes) -> None:
     cut.zero(first.path, QUEUE_ENTRY.size, first.size - QUEUE_ENTRY.size)
 
 
-def list_in_order(subject: Subject, keys: Iterable[QueueKey], cut: CutBytes) -> None:
+def list_in_order(subject: Subject, keys: Iterable[QueueKey], entries_per_file: int, cut: CutBytes) -> None:
     """Replaces queues with new ones that list every message of the log, in log order and without gaps.
 
     After a stop at any point, each queue is unchanged, missing or new. Raises OSError.
     """
     staging = os.path.join(JobFolder(subject.listing.root).folder, NEW)
     drop_staged(staging)
-    _Lists(subject, frozenset(keys), staging).write()
+    _Lists(subject, frozenset(keys), entries_per_file, staging).write()
     for key in keys:
         put_in_place(os.path.join(staging, key[0], str(key[1])), _folder(subject, key), cut)
     drop_staged(staging)
@@ -122,9 +122,9 @@ def drop_staged(folder: str) -> None:
 class _Lists:
     """The entries of some queues, written to `folder` in one walk through the log."""
 
-    def __init__(self, subject: Subject, keys: frozenset[QueueKey], folder: str) -> None:
+    def __init__(self, subject: Subject, keys: frozenset[QueueKey], entries_per_file: int, folder: str) -> None:
         self._subject, self._keys, self._folder = subject, keys, folder
-        self._entries_per_file = subject.verdict.entries_per_file
+        self._entries_per_file = entries_per_file
         self._next: dict[QueueKey, int] = {}
         self._writer = QueueWriter(self._entries_per_file, self._made)
 

@@ -26,7 +26,15 @@ from storage_core.rocketmq.recovery.recovery import recover
 from storage_core.rocketmq.recovery.verdict import Rules
 from storage_core.rocketmq.repair.batch_repair import list_batches
 from storage_core.rocketmq.repair.log_repair import LogRepair
-from storage_core.rocketmq.repair.offset_moves import finish_moves, is_set, remember, remembered_entries, set_remembered
+from storage_core.rocketmq.repair.offset_moves import (
+    finish_moves,
+    is_set,
+    remember,
+    remember_in_order,
+    remembered_entries,
+    remembered_in_order,
+    set_remembered,
+)
 from storage_core.rocketmq.repair.queue_repair import empty_queue, list_in_order, without_beginning
 from storage_core.rocketmq.verify.kinds import Kind, Subject
 from storage_core.rocketmq.verify.verification import verified
@@ -101,8 +109,12 @@ class Repair:
                 self.done.append("finished a write that was committed")
             if is_set(self.root):
                 finish_moves(self.root)
-            was_stopped = remembered_entries(self.root) is not None
             cut = CutBytes(self.root, f"repair-{new_job_id()}")
+            was_stopped = remembered_entries(self.root) is not None
+            if unlisted := remembered_in_order(self.root):
+                raise_guard(self._folders)
+                self._start_over()
+                self._list_in_order(self._subject(), unlisted, cut)
             before: list[Finding] = []
             for _ in range(MOST_ROUNDS):
                 subject = self._subject()
@@ -117,7 +129,7 @@ class Repair:
             if (self.done or was_stopped) and system.exists(os.path.join(self.root, paths.ABORT)):
                 subject = self._subject()
                 self._list_batches(subject, set(subject.verdict.batches), cut)
-                complete(self.root, self._with_geometry())
+                complete(self.root, self._with_queue_entries(self._with_geometry()))
             self.done += set_remembered(list_store(self.root, self.settings.commit_log_path))
             remove_guard(self._folders)
         return self.done
@@ -169,16 +181,15 @@ class Repair:
             return False
         self._list_batches(subject, batches | subject.verdict.batches.keys(), cut)
         remember(subject, queues)
-        settings = self._with_geometry()
+        settings = self._with_queue_entries(settings)
         self._start_over()
         again = {key for key in queues if key in self._made} | without_beginning(subject, queues)
         if again:
-            list_in_order(subject, again, cut)
-        for key in sorted(queues):
-            if key not in again:
-                empty_queue(subject, key, cut)
-            outcome = "rebuilt with every message in the order of the log" if key in again else "rebuilt from the log"
-            self.done.append(f"{paths.CONSUME_QUEUE}/{key[0]}/{key[1]}: {outcome}")
+            remember_in_order(self.root, again)
+            self._list_in_order(subject, again, cut)
+        for key in sorted(queues - again):
+            empty_queue(subject, key, cut)
+            self.done.append(f"{paths.CONSUME_QUEUE}/{key[0]}/{key[1]}: rebuilt from the log")
         self._made |= queues
         if of_index:
             for path in index_paths(self.root):
@@ -188,6 +199,12 @@ class Repair:
             self.done.append(f"{paths.CHECKPOINT}: rewritten")
         complete(self.root, settings)
         return True
+
+    def _list_in_order(self, subject: Subject, keys: set[QueueKey], cut: CutBytes) -> None:
+        list_in_order(subject, keys, self._with_queue_entries(self.settings).queue_entries, cut)
+        for key in sorted(keys):
+            text = "rebuilt with every message in the order of the log"
+            self.done.append(f"{paths.CONSUME_QUEUE}/{key[0]}/{key[1]}: {text}")
 
     def _list_batches(self, subject: Subject, keys: set[QueueKey], cut: CutBytes) -> None:
         """Rebuilds batch queues, also those that a broker start would complete: with complete queues it will not."""
@@ -205,19 +222,21 @@ class Repair:
             write_whole(abort, b"")
 
     def _with_geometry(self) -> WriteSettings:
-        """The settings with the entries of queue files that the repair noted, and with the slots and entries of index
-        files: those given, else those that one of the files reveals, else those that mqstore recorded.
+        """The settings with the slots and entries of index files: those given, else those that one of the files
+        reveals, else those that mqstore recorded.
         """
-        settings = self.settings
-        if (entries := remembered_entries(self.root)) is not None:
-            settings = replace(settings, queue_entries=entries)
-        if settings.index_given:
-            return settings
+        if self.settings.index_given:
+            return self.settings
         noted = noted_geometry(self.root)
         with OpenFiles() as files:
             index_files = [described(path, files, noted) for path in index_paths(self.root)]
         geometry = next((file.geometry for file in index_files if file.entries and not file.flaw), noted)
-        return settings if geometry is None else replace(settings, index=geometry, index_given=True)
+        return self.settings if geometry is None else replace(self.settings, index=geometry, index_given=True)
+
+    def _with_queue_entries(self, settings: WriteSettings) -> WriteSettings:
+        """The settings with the entries of a queue file that this or a stopped repair noted."""
+        entries = remembered_entries(self.root)
+        return settings if entries is None else replace(settings, queue_entries=entries)
 
 
 def _queues_of(findings: Iterator[Finding]) -> set[QueueKey]:

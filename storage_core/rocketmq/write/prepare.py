@@ -113,8 +113,7 @@ def store_ends(
     refuse_stale_entries(store)
     log, verdict = store.listing.log, store.verdict
     queues = {key: bounds.stop for key, bounds in verdict.queues.items()}
-    has_files = any(queue.chain.files for queue in store.listing.queues.values())
-    entries = verdict.entries_per_file if has_files else noted_queue_entries(root) or settings.queue_entries
+    entries = store.listing.entries_per_file or noted_queue_entries(root) or settings.queue_entries
     ends = Ends(log.start, verdict.log_end, last_store_ms(store), queues, log.file_size, entries, None)
     try:
         index = _index_geometry(root, settings, ends, store)
