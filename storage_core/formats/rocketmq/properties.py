@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from storage_core.arrays import as_array, as_mask, text_array
 from storage_core.compiled.loading import CompiledLoops
+from storage_core.formats.java_numbers import whole_of
 from storage_core.formats.layout import Bytes, Positions
 from storage_core.formats.spans import FEW, data_of, gather, is_text, offsets_of, text
 
@@ -359,10 +360,7 @@ def delay_ms(level: str | None) -> int | None:
     """
     if level is None:
         return 0
-    try:
-        number = int(level)
-    except ValueError:
-        return None
-    if not -(1 << 31) <= number < 1 << 31 or level != level.strip() or "_" in level:
+    number = whole_of(level, 32)
+    if number is None:
         return None
     return 0 if number <= 0 else _LEVELS_S[min(number, len(_LEVELS_S)) - 1] * 1000

@@ -9,12 +9,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from storage_core.arrays import as_mask
 from storage_core.files.file_chain import ChainFile, FileChain
 from storage_core.files.open_files import OpenFiles
 from storage_core.files.window import Window
-from storage_core.formats.byte_search import find_all
+from storage_core.formats.byte_search import spans_with
+from storage_core.formats.java_numbers import whole_of
 from storage_core.formats.layout import Bytes, Mask, Positions
 from storage_core.formats.rocketmq.ledger import walk_ledger
 from storage_core.formats.rocketmq.message import (
@@ -26,11 +29,14 @@ from storage_core.formats.rocketmq.message import (
     decode,
 )
 from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
-from storage_core.formats.rocketmq.properties import INNER_BASE, INNER_NUM, delay_ms, parse, property_of
+from storage_core.formats.rocketmq.properties import INNER_BASE, INNER_NUM, delay_ms, property_of
 from storage_core.formats.rocketmq.record_walk import Stop, Walk, walk
 from storage_core.rocketmq.disk.ledger import header_size
 
 WINDOW_SIZE = 8 << 20
+
+SHORT_NUMBER = "^[0-9]{1,4}$"
+"""A number that is small enough for each of Java's types, as brokers write nearly all."""
 
 _SCHEDULE = SCHEDULE_TOPIC.encode()
 
@@ -154,31 +160,24 @@ def _leading_valid(run: RecordRun, checks: Checks) -> int:
 
 def bad_batches(messages: Messages) -> Mask:
     """Which valid records have INNER_NUM and INNER_BASE, one of which is no number: recovery of 5.x stops there."""
-    wrong = np.zeros(len(messages), bool)
-    for row in rows_with(messages, INNER_BASE.encode()).tolist():
-        at = int(messages.properties_start[row])
-        properties = parse(messages.buffer[at : at + int(messages.properties_size[row])].tobytes())
-        given = INNER_NUM in properties and INNER_BASE in properties
-        wrong[row] = given and not (is_whole(properties[INNER_NUM], 16) and is_whole(properties[INNER_BASE], 64))
+    starts = messages.properties_start
+    wrong = spans_with(messages.buffer, starts, starts + messages.properties_size, [INNER_BASE.encode()])
+    rows = np.flatnonzero(wrong)
+    if not len(rows):
+        return wrong
+    columns = messages.take(rows).property_column()
+    bases, numbers = columns.values(INNER_BASE), columns.values(INNER_NUM)
+    given = as_mask(bases.is_valid()) & as_mask(numbers.is_valid())
+    wrong[rows] = given & (_not_whole(bases, 64) | _not_whole(numbers, 16))
     return wrong
 
 
-def rows_with(messages: Messages, needle: bytes) -> npt.NDArray[np.intp]:
-    """The records whose properties contain the bytes of `needle`; the records are in the order of the buffer."""
-    starts, sizes = messages.properties_start, messages.properties_size
-    if not len(starts):
-        return np.empty(0, np.intp)
-    first = int(starts.min())
-    found = find_all(messages.buffer[first : int((starts + sizes).max())], needle) + first
-    row = np.searchsorted(starts, found, "right") - 1
-    inside = (row >= 0) & (found + len(needle) <= (starts + sizes)[row])
-    return np.unique(row[inside])
-
-
-def is_whole(text: str, bits: int) -> bool:
-    """Whether Java reads a text as a signed whole number of so many bits."""
-    digits = text[1:] if text[:1] in ("+", "-") else text
-    return digits.isdecimal() and -(1 << bits - 1) <= int(text) < 1 << bits - 1
+def _not_whole(texts: pa.StringArray, bits: int) -> Mask:
+    """Which texts Java does not read as a whole number of so many bits. All but a few are short and plain."""
+    wrong = ~as_mask(pc.match_substring_regex(texts.fill_null(""), SHORT_NUMBER))
+    for row in np.flatnonzero(wrong).tolist():
+        wrong[row] = whole_of(texts[row].as_py() or "", bits) is None
+    return wrong
 
 
 def bad_delays(messages: Messages) -> Mask:

@@ -12,6 +12,7 @@ from typing import Any
 from storage_core.errors import CorruptionError, FormatError, StoreNotFoundError
 from storage_core.files import system
 from storage_core.files.small_file import read_at
+from storage_core.formats.java_numbers import fits
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.config_json import decode_config
 from storage_core.store import QueueKey
@@ -153,7 +154,7 @@ def committed_offsets(root: str) -> dict[str, dict[QueueKey, int]]:
         if not separator or "@" in group or not _is_text(name):
             continue
         for queue_id, offset in offsets.items():
-            if _is_int(str(queue_id), 32) and isinstance(offset, int) and _is_int(str(offset), 64):
+            if _is_queue_id(str(queue_id)) and isinstance(offset, int) and fits(offset, 64):
                 groups.setdefault(group, {})[topic, int(queue_id)] = offset
     return groups
 
@@ -166,10 +167,8 @@ def _is_text(name: str) -> bool:
         return False
 
 
-def _is_int(text: str, bits: int) -> bool:
-    """Whether a text is a whole number that fits into so many bits, as Java's."""
-    digits = text.removeprefix("-")
-    return digits.isascii() and digits.isdigit() and -(1 << bits - 1) <= int(text) < 1 << bits - 1
+def _is_queue_id(text: str) -> bool:
+    return text.removeprefix("-").isdecimal() and fits(int(text), 32)
 
 
 def delay_offsets(root: str) -> dict[int, int]:

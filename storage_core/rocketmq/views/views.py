@@ -14,6 +14,7 @@ import pyarrow as pa
 from storage_core.errors import OptionError, closest
 from storage_core.finding import FINDINGS
 from storage_core.formats.columns import TIMESTAMP, YEAR_1_MS, YEAR_10000_MS
+from storage_core.formats.java_numbers import fits
 from storage_core.rocketmq.disk.config_files import committed_offsets, topic_table
 from storage_core.rocketmq.read.selection import takes
 from storage_core.rocketmq.read.snapshot import RocketSnapshot
@@ -171,7 +172,7 @@ def _topics(snapshot: RocketSnapshot, request: ScanRequest) -> list[dict[str, An
 
 def _int32(value: Any) -> int | None:
     """A number of a config file; None for anything else."""
-    return value if type(value) is int and -(1 << 31) <= value < 1 << 31 else None
+    return value if type(value) is int and fits(value, 32) else None
 
 
 def _edge(pick: Callable[[Iterable[int]], int], rows: Sequence[dict[str, Any]], name: str) -> int | None:

@@ -1,0 +1,18 @@
+"""Whole numbers as Java reads them from text, and whether one fits into its types."""
+
+from __future__ import annotations
+
+
+def fits(number: int, bits: int) -> bool:
+    """Whether a signed type of so many bits holds the number."""
+    return -(1 << bits - 1) <= number < 1 << bits - 1
+
+
+def whole_of(text: str, bits: int) -> int | None:
+    """The number that `Short.parseShort` (16 bits), `Integer.parseInt` (32) or `Long.parseLong` (64) reads from a text.
+
+    None for a text that they refuse.
+    """
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    number = int(text) if digits.isdecimal() else None
+    return number if number is not None and fits(number, bits) else None
