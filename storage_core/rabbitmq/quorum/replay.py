@@ -25,7 +25,7 @@ from storage_core.rabbitmq.disk.raft_log import LogEntries, RaftLog
 from storage_core.rabbitmq.disk.span_reader import SpanReader
 from storage_core.rabbitmq.quorum.machine.commands import Command, apply, facts_for
 from storage_core.rabbitmq.quorum.machine.machine import Machine
-from storage_core.rabbitmq.quorum.machine.machine_v5 import MachineV5, MachineV7
+from storage_core.rabbitmq.quorum.machine.machine_v5 import MachineV4, MachineV5, MachineV7
 from storage_core.rabbitmq.quorum.machine.machine_v8 import MachineV8
 from storage_core.rabbitmq.quorum.machine.map_order import node_of
 from storage_core.rabbitmq.quorum.machine.message_facts import (
@@ -41,7 +41,7 @@ from storage_core.rabbitmq.quorum.message_table import MESSAGE, MessageTable
 from storage_core.rabbitmq.read.partition import batch_ranges
 
 MACHINES: dict[int, type[Machine]] = {
-    2: Machine, 3: Machine, 4: MachineV5, 5: MachineV5, 6: MachineV5, 7: MachineV7, 8: MachineV8,
+    2: Machine, 3: Machine, 4: MachineV4, 5: MachineV5, 6: MachineV5, 7: MachineV7, 8: MachineV8,
 }  # fmt: skip
 """The supported machine versions."""
 FAILS, KEPT = "the entry fails its checksum", "kept entry"

@@ -19,9 +19,6 @@ from storage_core.rabbitmq.quorum.machine.machine_v8 import MachineV8
 from storage_core.rabbitmq.quorum.machine.message_facts import MessageFacts, facts_of
 from storage_core.rabbitmq.quorum.machine.state import Outcome
 
-BY_KEY = 4
-"""The machine version in which a discard finds a consumer by its key, and not by its id."""
-
 
 @dataclass(frozen=True)
 class Command:
@@ -96,13 +93,6 @@ def _requeue(machine: Machine, command: Command) -> None:
     machine.requeue(command.time, command.index, name, number, header)
 
 
-def _discard(machine: Machine, command: Command) -> None:
-    """Dead-letters messages of a consumer (rabbitmq-quorum.md 10.2)."""
-    _, key, ids = command.parts
-    if machine.state.version != BY_KEY or key in machine.state.consumers:
-        machine.discard(command.time, key, ids)
-
-
 def _register(machine: Machine, command: Command) -> None:
     machine.state.publishers.setdefault(command.parts[1], 1)
 
@@ -151,7 +141,7 @@ _COMMANDS: dict[tuple[str, int], Callable[[Machine, Command], None]] = {
     ("register_enqueuer", 2): _register,
     ("settle", 3): lambda m, c: m.settle(c.time, c.parts[1], c.parts[2]),
     ("return", 3): lambda m, c: m.give_back(c.time, c.parts[1], c.parts[2]),
-    ("discard", 3): _discard,
+    ("discard", 3): lambda m, c: m.reject(c.time, c.parts[1], c.parts[2]),
     ("checkout", 4): lambda m, c: checkout.check_out(m, c.time, c.parts[1], c.parts[2], c.parts[3]),
     ("credit", 5): lambda m, c: consumers.add_credit(
         m, c.time, c.parts[1], c.parts[2], c.parts[3], c.parts[4] == "true"

@@ -245,6 +245,10 @@ class Machine:
         self.completed()
         self.serve(now)
 
+    def reject(self, now: int, key: ConsumerKey, ids: list[int]) -> None:
+        """Applies a `discard`."""
+        self.discard(now, key, ids)
+
     def discard(self, now: int, key: ConsumerKey, ids: list[int], how: Outcome = FAILED) -> None:
         """Dead-letters rejected messages."""
         found = self.find(key)

@@ -107,6 +107,15 @@ class MachineV5(Machine):
         )
 
 
+class MachineV4(MachineV5):
+    """A `discard` finds its consumer by key alone; one that `modify` makes does not."""
+
+    def reject(self, now: int, key: ConsumerKey, ids: list[int]) -> None:
+        """Applies a `discard`, unless it names the consumer by its id."""
+        if key in self.state.consumers:
+            self.discard(now, key, ids)
+
+
 class MachineV7(MachineV5):
     """The next single active consumer can become active after a return as well."""
 
