@@ -6,7 +6,6 @@ Source: interface.md 37 to 39.
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -72,14 +71,8 @@ class Commands(click.Group):
         except click.UsageError as error:
             code = error.exit_code
             _show(error)
-        except BrokenPipeError:
-            # The reader of the help has closed the pipe; Python would complain about what is left in the buffer.
-            code = 0
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except OSError as error:
-            code = 2
-            click.echo(f"mqstore: the output cannot be written: {error.strerror}", err=True)
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = _not_shown(error)
         sys.exit(code if isinstance(code, int) else 0)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -115,6 +108,18 @@ class Commands(click.Group):
         del ctx
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+def _not_shown(error: OSError) -> int:
+    """The exit code of a call whose help cannot be written: a full disk, or a reader that has closed the pipe."""
+    from command_line.outcome import FINE, MISTAKE, forget_output, say
+    from command_line.output.lines import unwritable
+
+    forget_output()
+    if isinstance(error, BrokenPipeError):
+        return FINE
+    say(str(unwritable(error)))
+    return MISTAKE
 
 
 def _show(error: click.UsageError) -> None:

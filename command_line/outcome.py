@@ -74,12 +74,12 @@ def _reported(error: BaseException, by_queue: bool) -> int | None:
     match error:
         case MqStoreError():
             if isinstance(error, OutputError):
-                _forget_output()
+                forget_output()
             say(error_text(error, by_queue))
             return code_of(error)
         case BrokenPipeError():
             # The reader of the output has closed the pipe.
-            _forget_output()
+            forget_output()
             return FINE
         case KeyboardInterrupt():
             return _stopped(128 + signal.SIGINT)
@@ -90,12 +90,12 @@ def _reported(error: BaseException, by_queue: bool) -> int | None:
 
 
 def _stopped(code: int) -> int:
-    _forget_output()
+    forget_output()
     say("stopped")
     return code
 
 
-def _forget_output() -> None:
+def forget_output() -> None:
     """Points stdout to the null device: flushing the rest of its buffer would fail again when Python exits."""
     try:
         descriptor = sys.stdout.fileno()

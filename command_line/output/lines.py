@@ -18,7 +18,7 @@ def emit(text: str) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise _unwritable(error) from None
+        raise unwritable(error) from None
 
 
 def line(text: str) -> None:
@@ -33,8 +33,9 @@ def flush() -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise _unwritable(error) from None
+        raise unwritable(error) from None
 
 
-def _unwritable(error: OSError) -> OutputError:
+def unwritable(error: OSError) -> OutputError:
+    """The error of a failed write to stdout."""
     return OutputError(f"the output cannot be written: {error.strerror}")

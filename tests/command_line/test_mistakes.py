@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -109,13 +111,20 @@ def test_no_permission_to_write(rocket: Path, tmp_path: Path) -> None:
     assert "no permission to write in" in done.stderr
 
 
+@contextmanager
+def closed(folder: Path) -> Iterator[None]:
+    """A folder that nobody may enter while the block runs."""
+    folder.chmod(0)
+    try:
+        yield
+    finally:
+        folder.chmod(0o755)
+
+
 def test_no_permission_to_read_the_log(tmp_path: Path) -> None:
     store = unpack("broker-4.9.3", tmp_path)
-    (store / "commitlog").chmod(0)
-    try:
+    with closed(store / "commitlog"):
         done = process("ls", store, preexec_fn=without_roots_rights)
-    finally:
-        (store / "commitlog").chmod(0o755)
     assert (done.returncode, done.stdout) == (2, "")
     advice = "Permission denied; try again as a user who may"
     assert done.stderr == f"mqstore: {store}/commitlog: {advice}\n"
@@ -123,11 +132,8 @@ def test_no_permission_to_read_the_log(tmp_path: Path) -> None:
 
 def test_no_permission_to_read_one_store_of_several(both: Path) -> None:
     store = unpack("broker-4.9.3", both)
-    (store / "commitlog").chmod(0)
-    try:
+    with closed(store / "commitlog"):
         done = process("ls", both, preexec_fn=without_roots_rights)
-    finally:
-        (store / "commitlog").chmod(0o755)
     assert done.returncode == 1
     assert f"left out: {store}/commitlog: Permission denied; try again as a user who may\n" in done.stderr
 
@@ -135,12 +141,9 @@ def test_no_permission_to_read_one_store_of_several(both: Path) -> None:
 def test_the_offsets_of_a_config_that_cannot_be_read(tmp_path: Path) -> None:
     store = unpack("broker-4.9.3", tmp_path)
     config = store / "config"
-    config.chmod(0)
-    try:
+    with closed(config):
         done = process("offsets", store, preexec_fn=without_roots_rights)
         served = process("ls", store, preexec_fn=without_roots_rights)
-    finally:
-        config.chmod(0o755)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         f"mqstore: {config}/consumerOffset.json: Permission denied; read as a user who may, or copy the file\n"
