@@ -19,7 +19,7 @@ from tests.golden import archive
 from tests.reference.rocketmq_record import Damaged, Log, NotARecord
 from tests.reference.rocketmq_recovery import Recovered
 from tests.reference.served import AS_BROKER, differences, in_partitions, place, read
-from tests.support.rocketmq_files import log_files, overwrite, queue_files, records
+from tests.support.rocketmq_files import log_files, overwrite, queue_files, records, used_entries
 from tests.support.rocketmq_harm import Harm, harm
 from tests.support.rocketmq_misled import SEEDS, misled_store
 from tests.support.sampling import sample
@@ -165,6 +165,31 @@ def test_stale_entries_are_served_again(version: str, tmp_path: Path) -> None:
     assert problems == []
     assert rows > 80
     assert ("audit", 1, 21) in {place(row) for row in read(directory, in_partitions(1, **AS_BROKER))}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_wrong_addresses_where_queues_lack_entries(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clean start of 5.x dispatches records by the PHYSICALOFFSET that each states (rocketmq.md 5.4)."""
+    draw, store, count = random.Random(seed), tmp_path / "store", 120
+    rows = pa.table({
+        "topic": ["o"] * count, "queueId": pa.array([draw.randrange(3) for _ in range(count)], pa.int32()),
+        "body": [b"x" * draw.randrange(1, 300) for _ in range(count)],
+    })  # fmt: skip
+    with open_store(str(store), "rocketmq") as opened:
+        opened.append(rows, **SMALL_FILES | {"consumeQueueFileEntries": 1_000})
+    shutil.rmtree(store / ".mqstore")
+    for path in queue_files(store):
+        lost = draw.randrange(1, 20)
+        overwrite(path, (used_entries(path) - lost) * 20, bytes(lost * 20))
+    every = list(records(store))
+    for place_ in draw.sample(every[-60:], draw.randrange(1, 6)):
+        stated = draw.choice((0, 1 << 50, place_.physical_offset + 1, draw.choice(every).physical_offset))
+        overwrite(place_.path, place_.position + 28, struct.pack(">q", stated))
+    settings = {"mappedFileSizeCommitLog": 5_000, "mappedFileSizeConsumeQueue": 20_000}
+    monkeypatch.setattr(archive, "info", lambda _: {"settings": settings})
+    for version in RECOVERY:
+        problems, _ = compare("addresses", store, version, Harm(), draw.choice((1, 3)))
+        assert problems == [], version
 
 
 def _harm(directory: Path, r: random.Random) -> Harm:

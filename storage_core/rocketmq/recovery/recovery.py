@@ -49,7 +49,7 @@ MOST_TAILS = 2_000_000
 
 @dataclass
 class _Simulation:
-    """One recovery in progress."""
+    """One recovery in progress. `skips`: the dispatcher has skipped records since the last replay."""
 
     listing: Listing
     files: OpenFiles
@@ -60,6 +60,7 @@ class _Simulation:
     reason: Stop = Stop.END
     first_cut: int = -1
     replays: list[Replay] = field(default_factory=list)
+    skips: bool = False
     seen: ScannedEntries = field(default_factory=ScannedEntries)
 
     def __post_init__(self) -> None:
@@ -346,26 +347,34 @@ def _unlisted(run: _Simulation, ledger: LedgerEnd) -> tuple[int, int]:
 def _dispatch(
     run: _Simulation, dispatcher: Dispatcher, records: RecordRun, threshold: int, misread_at: int | None = None
 ) -> None:
-    """Feeds records whose address is larger than `threshold`; notes where it began to append. Records that follow a
-    misread one in its file are dispatched again from the misread one on.
+    """Feeds records whose PHYSICALOFFSET is larger than `threshold`, -1 for all."""
+    if threshold < 0:
+        _feed(run, dispatcher, records, misread_at)
+        return
+    fed = records.messages.column("physical_offset") > threshold
+    for start, stop in np.flatnonzero(np.diff(fed, prepend=False, append=False)).reshape(-1, 2).tolist():
+        run.skips |= start > 0
+        _feed(run, dispatcher, records.part(start, stop), misread_at)
+    run.skips |= not fed[-1]
+
+
+def _feed(run: _Simulation, dispatcher: Dispatcher, records: RecordRun, misread_at: int | None) -> None:
+    """Feeds records, and notes where the dispatcher began to append. Records that follow a misread one in its file are
+    dispatched again from the misread one on.
     """
-    if threshold >= 0:
-        first = int(np.searchsorted(records.messages.column("physical_offset"), threshold, "right"))
-        if first == len(records.sizes):
-            return
-        records = records.part(first, len(records.sizes))
     before = dict(dispatcher.tails)
     physical_offset = int(records.physical_offsets[0])
     entries = dispatcher.feed(records)
     run.batches.feed(records)
     last = run.replays[-1] if run.replays else None
     limit = last.start + _replay_size(run) if last is not None and misread_at is None else run.log_end
-    if last is not None and last.stop <= physical_offset < limit:
+    if last is not None and last.stop <= physical_offset < limit and not run.skips:
         run.replays[-1] = replace(last, stop=records.end_offset)
     elif len(entries.rows):
         first_appended = int(records.physical_offsets[entries.rows[0]])
         start = first_appended if misread_at is None else min(first_appended, misread_at)
         run.replays.append(Replay(start, records.end_offset, before))
+        run.skips = False
 
 
 def _replay_size(run: _Simulation) -> int:
