@@ -9,9 +9,11 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from storage_core import find_stores
+from storage_core.errors import MqStoreError
 from storage_core.rabbitmq import looks_like_store, open_store, stores_below
 from storage_core.rabbitmq.disk import node
 from storage_core.rabbitmq.stream_queues.directory import list_streams
@@ -110,3 +112,17 @@ def test_a_node_without_tables(tmp_path: Path) -> None:
     assert len(stores_below(str(tmp_path / "msg_stores"))) == 3
     assert len(stores_below(str(tmp_path / "msg_stores" / "vhosts"))) == 3
     assert stores_below(str(tmp_path / "nothing")) == []
+
+
+@pytest.mark.parametrize("options", [{}, {"queue": "quorum"}])
+def test_a_write_to_a_queue_of_another_type_is_refused(
+    data_directory: tuple[Path, list[dict[str, Any]]], options: dict[str, str]
+) -> None:
+    """A node that starts deletes the files of a classic queue that it knows as a quorum queue."""
+    folder, _ = data_directory
+    path = next(path for path in stores_below(str(folder)) if path.endswith(golden.DEFAULT_VHOST))
+    before = {file: file.read_bytes() for file in Path(path).rglob("*") if file.is_file()}
+    rows = pa.table({"queue": ["prio", "quorum"], "body": [b"a", b"b"]})
+    with open_store(path) as store, pytest.raises(MqStoreError, match="a quorum queue has this name, and a write"):
+        store.append(rows.drop_columns(list(options)), **options)
+    assert {file: file.read_bytes() for file in Path(path).rglob("*") if file.is_file()} == before

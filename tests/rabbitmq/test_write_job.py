@@ -353,6 +353,14 @@ def test_a_new_store_that_another_write_made_meanwhile(tmp_path: Path) -> None:
     assert golden.table(folder).num_rows == 20
 
 
+def test_an_aborted_job_leaves_the_folders_that_it_found(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for folder in ("empty", "new"):
+        with open_store(str(tmp_path / folder)) as store:
+            store.begin_job(rows(10).schema.names).abort()
+    assert list(tmp_path.rglob("*")) == [tmp_path / "empty"]
+
+
 def test_an_unfinished_job_decides_the_segments_of_the_next(tmp_path: Path) -> None:
     """The message store exists and .config does not yet: the next job is staged for what the first one creates."""
     folder = tmp_path / "v"

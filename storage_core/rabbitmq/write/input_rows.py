@@ -6,7 +6,7 @@ docs/rabbitmq.md "Writing".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +26,7 @@ from storage_core.input_columns import InputColumns, as_binary, check_names
 from storage_core.rabbitmq.schema import READABLE, TEXT_PROPERTIES
 
 SHORT_LIMIT = 255
+WHY = ", and a write makes classic queues; choose another name, or publish to the running node"
 ALIASES = {"topic": "queue", "value": "body"}
 WRITTEN = (
     "queue", "body", "exchange", "routingKeys", "headers", *TEXT_PROPERTIES, "deliveryMode", "priority", "timestamp",
@@ -71,12 +72,12 @@ class MessageColumns:
 
 
 class InputRows:
-    """Converts the batches of one task. `queue` and `exchange` are the options; `transient` counts the rows that are
-    not written because they would not survive a node's restart.
+    """Converts the batches of one task. `queue` and `exchange` are the options, `other_types` the types of queues that
+    are not classic; `transient` counts the rows that are not written because they would not survive a node's restart.
     """
 
-    def __init__(self, queue: str | None, exchange: str | None) -> None:
-        self._queue, self._exchange = queue, exchange
+    def __init__(self, queue: str | None, exchange: str | None, other_types: Mapping[bytes, str]) -> None:
+        self._queue, self._exchange, self._other_types = queue, exchange, other_types
         self._row = 0
         self.transient = 0
 
@@ -90,6 +91,9 @@ class InputRows:
         inputs.refuse("queue", queues, queues.is_null(), "a queue name is wanted")
         inputs.refuse("queue", queues, lengths(queues) == 0, "a queue name is wanted")
         _check_short(inputs, "queue", queues)
+        for kind in sorted(set(self._other_types.values())):
+            names = [name for name, each in self._other_types.items() if each == kind]
+            inputs.refuse("queue", queues, pc.is_in(queues, bytes_array(names)), f"a {kind} queue has this name{WHY}")
         bodies = inputs.binary("body")
         inputs.refuse("body", bodies, bodies.is_null(), "an empty body is a body, null is none")
         exchanges = _constant(self._exchange, inputs.binary("exchange")).fill_null(b"")

@@ -34,11 +34,15 @@ LOCKED = "another writer of mqstore; try again when it is done"
 
 @dataclass
 class VhostWriteJob(WriteJob):
-    """A job with its staging folder. Plain data, so it can be pickled; the commit fills `warnings`."""
+    """A job with its staging folder. Plain data, so it can be pickled; the commit fills `warnings`.
+
+    `made_root`: the directory did not exist before.
+    """
 
     facts: StoreFacts
     options: WriteOptions
     job: str
+    made_root: bool = False
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -56,7 +60,7 @@ class VhostWriteJob(WriteJob):
             raise MqStoreError(
                 f"{folder} does not exist for a task; every machine that writes must see the store at this path"
             )
-        rows = InputRows(self.options.queue, self.options.exchange)
+        rows = InputRows(self.options.queue, self.options.exchange, self.facts.other_types)
         writer = TaskWriter(folder, prefix, self.facts, self.options.priorities)
         try:
             for batch in batches:
@@ -130,9 +134,7 @@ class VhostWriteJob(WriteJob):
             )
 
     def abort(self) -> None:
-        """Drops what was staged, unless the job passed its commit point. Then removes the folders of the store,
-        provided that nothing else is in them.
-        """
+        """Drops what was staged and a directory that only this job made, unless the job passed its commit point."""
         job_folder = self._folder
         intent = jobs.read_json(job_folder.intent)
         if intent is not None and intent["job"] == self.job:
@@ -141,7 +143,8 @@ class VhostWriteJob(WriteJob):
         with suppress(OSError):
             if not set(system.names(job_folder.folder)):
                 system.remove_folder(job_folder.folder)
-                system.remove_folder(self.facts.root)
+                if self.made_root:
+                    system.remove_folder(self.facts.root)
 
 
 def begin(
@@ -154,9 +157,9 @@ def begin(
     if columns is not None:
         check_columns(columns, options.queue)
     check_not_running(facts.root)
-    job, job_folder = jobs.new_job_id(), JobFolder(facts.root)
+    job, job_folder, made_root = jobs.new_job_id(), JobFolder(facts.root), not system.exists(facts.root)
     jobs.open_staging(job_folder, job, application)
-    return VhostWriteJob(facts, options, job)
+    return VhostWriteJob(facts, options, job, made_root)
 
 
 def finish_unfinished(root: str, lock_timeout_s: float) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from storage_core.formats.rabbitmq import paths
 from storage_core.formats.rabbitmq.classic import queue_v2
+from storage_core.rabbitmq.disk import node
 from storage_core.rabbitmq.disk.settings import Settings
 from storage_core.rabbitmq.read.snapshot import VhostSnapshot
 
@@ -24,6 +25,7 @@ def known_versions(snapshot: VhostSnapshot) -> dict[str, int]:
 class StoreFacts:
     """`entry_count` is that of a version 1 segment. `versions` are those of existing queues, by directory;
     `wanted_versions` those that their `x-queue-version` names, by queue; any other new queue gets `new_version`.
+    `other_types` are the types of the vhost's queues that are not classic, by queue, if the node's tables are there.
     """
 
     root: str
@@ -33,6 +35,7 @@ class StoreFacts:
     versions: Mapping[str, int] = field(default_factory=dict)
     wanted_versions: Mapping[bytes, int] = field(default_factory=dict)
     new_version: int = 1
+    other_types: Mapping[bytes, str] = field(default_factory=dict)
 
     def version_of(self, queue: bytes, priority: int | None) -> int:
         """The version in which messages of a queue are written."""
@@ -59,4 +62,9 @@ def facts_of(
     """The facts of a store from its `snapshot`, None for a new one. New queues get version 2 if all others have it."""
     versions = {} if snapshot is None else known_versions(snapshot)
     new_version = 2 if set(versions.values()) == {2} else 1
-    return StoreFacts(root, vhost, entry_count, settings, versions, wanted_versions, new_version)
+    other_types = {
+        queue.name.encode(): queue.kind
+        for queue in node.declared_queues(root).values()
+        if queue.vhost == vhost and queue.kind != "classic"
+    }
+    return StoreFacts(root, vhost, entry_count, settings, versions, wanted_versions, new_version, other_types)
