@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -41,6 +42,8 @@ BODY_BYTES: dict[str, Callable[[Any], bytes]] = {
     "base64": lambda value: base64.b64decode(value, validate=True),
 }
 """How bodies are written in JSON lines → the function that returns their bytes."""
+
+NOT_OF_THE_TYPE = (ValueError, TypeError, AttributeError, OverflowError, pa.ArrowInvalid, pa.ArrowTypeError)
 
 
 class Incoming(Closable, ABC):
@@ -101,9 +104,10 @@ class JsonRows(Incoming):
         """The rows, some thousands per batch."""
         number = 0
         while lines := list(islice(self._file, ROWS_AT_ONCE)):
-            rows = [self._object(text, number + at + 1) for at, text in enumerate(lines) if text.strip()]
+            at = [number + place + 1 for place, text in enumerate(lines) if text.strip()]
+            rows = [self._object(lines[each - number - 1], each) for each in at]
             yield pa.RecordBatch.from_arrays(
-                [self._column(name, rows, number) for name in self.columns], names=list(self.columns)
+                [self._column(name, rows, at) for name in self.columns], names=list(self.columns)
             )
             number += len(lines)
             line.messages_done(WORK, number, 0)
@@ -121,22 +125,33 @@ class JsonRows(Incoming):
                 raise MqStoreError(f"{self._path}: line {number}: {wanted}")
         return row
 
-    def _column(self, name: str, rows: Sequence[dict[str, Any]], before: int) -> pa.Array:
+    def _column(self, name: str, rows: Sequence[dict[str, Any]], at: Sequence[int]) -> pa.Array:
         values = [row.get(name) for row in rows]
-        kind = TYPES.get(name)
         try:
-            if name in BODY_COLUMNS:
-                values = [None if value is None else self._body(value) for value in values]
-            elif kind == pa.binary():
-                values = [None if value is None else base64.b64decode(value, validate=True) for value in values]
-            elif kind == TIME:
-                values = [None if value is None else _moment(value) for value in values]
-            elif kind == TEXTS:
-                values = [None if value is None else list(value.items()) for value in values]
-            return pa.array(values, kind)
-        except (ValueError, TypeError, AttributeError, OverflowError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            stop = before + len(rows)
-            raise MqStoreError(f"{self._path}: lines {before + 1} to {stop}: column '{name}': {error}") from None
+            return self._array(name, values)
+        except NOT_OF_THE_TYPE as error:
+            count = bisect_left(range(len(values)), True, key=lambda stop: self._is_wrong(name, values[: stop + 1]))
+            raise MqStoreError(f"{self._path}: line {at[count]}: column '{name}': {error}") from None
+
+    def _array(self, name: str, values: Sequence[Any]) -> pa.Array:
+        """A column of values of JSON. Raises one of NOT_OF_THE_TYPE."""
+        kind = TYPES.get(name)
+        if name in BODY_COLUMNS:
+            values = [None if value is None else self._body(value) for value in values]
+        elif kind == pa.binary():
+            values = [None if value is None else base64.b64decode(value, validate=True) for value in values]
+        elif kind == TIME:
+            values = [None if value is None else _moment(value) for value in values]
+        elif kind == TEXTS:
+            values = [None if value is None else list(value.items()) for value in values]
+        return pa.array(values, kind)
+
+    def _is_wrong(self, name: str, values: Sequence[Any]) -> bool:
+        try:
+            self._array(name, values)
+        except NOT_OF_THE_TYPE:
+            return True
+        return False
 
     def close(self) -> None:
         """Closes the file."""

@@ -51,8 +51,9 @@ def command(
     Prints totals by group and topic; --json prints a line for each queue. For a RabbitMQ node: the consumers and
     publishers that its streams track.
     """
-    if at is not None and group is not None:
-        raise OptionError("--at", at, "is about queues, not about a group; leave out --group")
+    for switch, value in (("--group", group), ("--diff", other)):
+        if at is not None and value is not None:
+            raise OptionError("--at", at, f"is about queues, not about a group; leave out {switch}")
     wanted = _selection(at, given)
     if other is not None:
         return _diff(wanted, (store, other), group, as_json)

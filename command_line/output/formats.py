@@ -85,9 +85,10 @@ def text_format(name: str, body: str) -> TextFormat:
         return JsonLines(body)
     if name.lower() == CSV:
         return Csv(body)
-    if "{" not in name:
+    template = Template(name)
+    if not template.columns:
         raise OptionError("--format", name, "must be json, csv, or a template such as '{topic} {queueOffset} {body}'")
-    return Filled(Template(name), body)
+    return Filled(template, body)
 
 
 def _csv_text(rows: Iterable[Sequence[str]]) -> str:

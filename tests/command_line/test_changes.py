@@ -104,8 +104,13 @@ def wrong_files() -> list[tuple[str, str]]:
         ("[1]", "line 1: not a JSON object, but [1]"),
         ('{"topic": "a b", "body": "x"}', "row 1: column 'topic' is 'a b': "),
         ('{"topic": "a", "body": "x"}\n\n{"topic": "a", "body": "x", "z": 1}', "line 3: the first line has no 'z'"),
-        ('{"topic": "a", "body": "x", "bornTimestamp": "soon"}', "lines 1 to 1: column 'bornTimestamp': "),
-        ('{"topic": "a", "body": "x", "properties": 3}', "lines 1 to 1: column 'properties': "),
+        ('{"topic": "a", "body": "x", "bornTimestamp": "soon"}', "line 1: column 'bornTimestamp': "),
+        ('{"topic": "a", "body": "x", "properties": 3}', "line 1: column 'properties': "),
+        (
+            '{"topic": "a", "body": "x", "keys": ["k"]}\n\n{"topic": "a"}\n{"keys": 3}\n{"keys": 4}',
+            "line 4: column 'keys'",
+        ),
+        ('{"topic": "a", "body": "x", "queueId": 1}\n\n{"queueId": "1"}\n{"body": "x"}', "line 3: column 'queueId'"),
         ('{"topic": "a", "bodi": "x"}', "column 'bodi': there is no such column"),
     ]
 

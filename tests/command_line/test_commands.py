@@ -212,7 +212,7 @@ def test_cat_by_a_template(rocket: Path) -> None:
     assert filled == f"orders/{first['queueId']}\t{first['body']['price']} {{}}\n"
     many = run("cat", rocket, "--topic", "orders", "-n", 2, "--format", r"{queueOffset} {properties.UNIQ_KEY}\n").stdout
     assert len(many.splitlines()) == 2
-    for wrong in ("{topic", "cvs", "{}"):
+    for wrong in ("{topic", "cvs", "{}", "{{topic}}"):
         assert run("cat", rocket, "--format", wrong, code=2).stderr.startswith(f"mqstore: --format {wrong}: ")
     assert "did you mean topic?" in run("cat", rocket, "--format", "{topik}", code=2).stderr
 

@@ -64,7 +64,7 @@ def test_a_number_that_is_too_large_is_one_line(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps({"topic": "t", "body": "a", "queueId": 10**30}))
     done = run("import", file, tmp_path / "new", "--engine", "rocketmq", code=2)
-    assert "rows.jsonl: lines 1 to 1: column 'queueId': " in done.stderr
+    assert "rows.jsonl: line 1: column 'queueId': " in done.stderr
     assert not (tmp_path / "new").exists()
 
 
@@ -85,3 +85,9 @@ def test_urls_of_files(tmp_path: Path) -> None:
 def test_a_group_that_neither_of_two_stores_has(groups: Path) -> None:
     done = run("offsets", groups, "--diff", groups, "--group", "nosuch", code=2)
     assert "--group nosuch: neither store has it; the groups are " in done.stderr
+
+
+def test_switches_of_offsets_that_exclude_each_other(groups: Path) -> None:
+    for switch, name in (("--group", "slow"), ("--diff", groups)):
+        done = run("offsets", groups, "--at", "2026-11-20", switch, name, code=2)
+        assert done.stderr.endswith(f"leave out {switch}\n")
