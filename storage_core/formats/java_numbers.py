@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+MOST_DIGITS = 19
+"""The digits of the largest long: a number with more of them, not counting leading zeros, fits into no type."""
+
 
 def fits(number: int, bits: int) -> bool:
     """Whether a signed type of so many bits holds the number."""
@@ -13,6 +16,10 @@ def whole_of(text: str, bits: int) -> int | None:
 
     None for a text that they refuse.
     """
-    digits = text[1:] if text[:1] in ("+", "-") else text
-    number = int(text) if digits.isdecimal() else None
+    sign, digits = (text[:1], text[1:]) if text[:1] in ("+", "-") else ("", text)
+    if not digits.isdecimal():
+        return None
+    # Python refuses to convert a text of thousands of digits.
+    digits = digits.lstrip("0") or "0"
+    number = int(sign + digits) if len(digits) <= MOST_DIGITS else None
     return number if number is not None and fits(number, bits) else None

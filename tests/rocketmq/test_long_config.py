@@ -1,4 +1,4 @@
-"""A file that is not really a config file, and as long as a log: only its start is read."""
+"""Config files that no broker wrote: as long as a log, of which only the start is read, or with strange numbers."""
 
 from __future__ import annotations
 
@@ -76,3 +76,24 @@ def test_a_broken_file_does_not_replace_its_backup(tmp_path: Path) -> None:
         (after,) = opened.view("offsets")
         assert len(after) == len(before) + 1
     assert backup.read_bytes() == good
+
+
+STRANGE = ("1" * 5000, "\u00b2", "-", "x")
+
+
+def test_strange_numbers_are_no_numbers(tmp_path: Path) -> None:
+    store = archive.unpack("broker-4.9.3", tmp_path)
+    keys = ",".join(f'"{key}":3' for key in (*STRANGE, "2"))
+    for name in ("delayOffset.json", "consumerOffset.json"):
+        table = f"{{{keys}}}" if name == "delayOffset.json" else f'{{"any@strange":{{{keys}}},"none@strange":3}}'
+        (store / "config" / name).write_text(f'{{"offsetTable":{table}}}')
+    with open_store(str(store)) as opened:
+        assert opened.state().delay_offsets == {2: 3}
+        (offsets,) = opened.view("offsets")
+        assert offsets["queueId"].to_pylist() == [2]
+        opened.set_group_offsets("other", {("any", 0): 7})
+        assert set(next(opened.view("offsets"))["group"].to_pylist()) == {"other", "strange"}
+    (store / "config" / "topics.json").write_text(f'{{"topicConfigTable":{{"any":{{"perm":{STRANGE[0]}}}}}}}')
+    with open_store(str(store)) as opened:
+        assert list(opened.view("topics"))
+        assert "unreadable config file" in {finding.kind for finding in opened.verify()}

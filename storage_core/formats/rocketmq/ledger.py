@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_core.compiled.loading import CompiledLoops
+from storage_core.formats.java_numbers import whole_of
 from storage_core.formats.layout import Bytes, Mask, Positions, struct, values_at
 from storage_core.formats.rocketmq.message import BLANK, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_SIZE
 from storage_core.formats.rocketmq.record_walk import Stop, Walk
@@ -119,4 +120,5 @@ def committed_number(text: str) -> int:
     """The number of the last committed record in the `checkpoint` of a ledger; -1 if it states none."""
     pairs = (line.partition("=") for line in text.splitlines())
     found = next((value.strip() for name, _, value in pairs if name.strip() == COMMITTED), "")
-    return int(found) if found.lstrip("-").isdigit() else -1
+    number = whole_of(found, 64)
+    return -1 if number is None else number

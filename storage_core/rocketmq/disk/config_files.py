@@ -12,9 +12,9 @@ from typing import Any
 from storage_core.errors import CorruptionError, FormatError, StoreNotFoundError
 from storage_core.files import system
 from storage_core.files.small_file import read_at
-from storage_core.formats.java_numbers import fits
+from storage_core.formats.java_numbers import fits, whole_of
 from storage_core.formats.rocketmq import paths
-from storage_core.formats.rocketmq.config_json import decode_config
+from storage_core.formats.rocketmq.config_json import decode_config, is_number
 from storage_core.store import QueueKey
 
 MAX_SIZE = 256 << 20
@@ -154,8 +154,9 @@ def committed_offsets(root: str) -> dict[str, dict[QueueKey, int]]:
         if not separator or "@" in group or not _is_text(name):
             continue
         for queue_id, offset in offsets.items():
-            if _is_queue_id(str(queue_id)) and isinstance(offset, int) and fits(offset, 64):
-                groups.setdefault(group, {})[topic, int(queue_id)] = offset
+            number = whole_of(str(queue_id), 32)
+            if number is not None and isinstance(offset, int) and fits(offset, 64):
+                groups.setdefault(group, {})[topic, number] = offset
     return groups
 
 
@@ -167,15 +168,11 @@ def _is_text(name: str) -> bool:
         return False
 
 
-def _is_queue_id(text: str) -> bool:
-    return text.removeprefix("-").isdecimal() and fits(int(text), 32)
-
-
 def delay_offsets(root: str) -> dict[int, int]:
     """The offsets in delayOffset.json by delay level: the queue offset that the broker delivers next from its queue."""
     found = read_config(root, "delayOffset.json").get("offsetTable")
     table = found if isinstance(found, dict) else {}
-    return {int(level): offset for level, offset in table.items() if level.isdigit() and isinstance(offset, int)}
+    return {int(level): offset for level, offset in table.items() if is_number(level) and isinstance(offset, int)}
 
 
 def _content(path: str) -> bytes:

@@ -15,8 +15,9 @@ import numpy as np
 from storage_core.files.file_chain import FileChain
 from storage_core.files.open_files import OpenFiles
 from storage_core.files.small_file import remove_file, write_whole
+from storage_core.formats.java_numbers import whole_of
 from storage_core.formats.rocketmq import paths
-from storage_core.formats.rocketmq.config_json import encode_offsets
+from storage_core.formats.rocketmq.config_json import encode_offsets, is_number
 from storage_core.job import JobFolder, read_json, write_json
 from storage_core.rocketmq.disk.config_files import (
     committed_offsets,
@@ -183,26 +184,37 @@ def _moves(listing: Listing, noted: Iterable[tuple[str, int, int, int]]) -> dict
 
 
 def _moved_groups(content: dict[str, Any], moved: dict[tuple[str, int, int], int]) -> Iterator[str]:
-    for name, offsets in content.get("offsetTable", {}).items():
+    for name, offsets in _table(content, "offsetTable").items():
         topic, _, group = name.partition("@")
-        for queue_id in list(offsets):
-            new = moved.get((topic, int(queue_id), offsets[queue_id]))
+        for queue_id in list(offsets) if isinstance(offsets, dict) else ():
+            new = _moved(moved, topic, whole_of(queue_id, 32), offsets[queue_id])
             if new is not None:
                 yield f"group {group} in {topic}/{queue_id}: {offsets[queue_id]} is {new} now"
                 offsets[queue_id] = new
-    light = content.get("lmqOffsetTable") or {}
+    light = _table(content, "lmqOffsetTable")
     for name in list(light):
         topic, _, group = name.partition("@")
-        new = moved.get((topic, 0, light[name]))
+        new = _moved(moved, topic, 0, light[name])
         if new is not None:
             yield f"group {group} in {topic}/0: {light[name]} is {new} now"
             light[name] = new
 
 
 def _moved_delays(content: dict[str, Any], moved: dict[tuple[str, int, int], int]) -> Iterator[str]:
-    offsets = content.get("offsetTable", {})
+    offsets = _table(content, "offsetTable")
     for level in list(offsets):
-        new = moved.get((paths.SCHEDULE_TOPIC, int(level) - 1, offsets[level])) if level.isdigit() else None
+        queue_id = int(level) - 1 if is_number(level) else None
+        new = _moved(moved, paths.SCHEDULE_TOPIC, queue_id, offsets[level])
         if new is not None:
             yield f"level {level}: {offsets[level]} is {new} now"
             offsets[level] = new
+
+
+def _table(content: dict[str, Any], name: str) -> dict[str, Any]:
+    table = content.get(name)
+    return table if isinstance(table, dict) else {}
+
+
+def _moved(moved: dict[tuple[str, int, int], int], topic: str, queue_id: int | None, offset: Any) -> int | None:
+    """The new offset of a queue; None if it has not changed, or if a config file names no queue or offset."""
+    return moved.get((topic, queue_id, offset)) if queue_id is not None and isinstance(offset, int) else None
