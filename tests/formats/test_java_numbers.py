@@ -8,6 +8,7 @@ from storage_core.errors import FormatError
 from storage_core.formats.java_numbers import whole_of
 from storage_core.formats.rocketmq.config_json import decode_config
 from storage_core.formats.rocketmq.ledger import committed_number
+from storage_core.formats.rocketmq.paths import queue_id_of
 
 LONG = "1" * 5000
 
@@ -23,6 +24,11 @@ def test_whole_numbers() -> None:
 def test_what_a_ledger_states() -> None:
     for text, number in (("12", 12), ("-1", -1), ("--5", -1), ("²", -1), ("", -1), (str(2**63), -1)):
         assert committed_number(f"endIndex=40\ncommittedIndex={text}\n") == number, text
+
+
+def test_folders_of_queues() -> None:
+    names = ("0", "17", "2147483647", "2147483648", "20261130140000", "00", "-1", "+1", "²", "1a", LONG)
+    assert [queue_id_of(name) for name in names] == [0, 17, 2147483647, *[None] * 8]
 
 
 def test_a_config_file_with_a_long_number() -> None:

@@ -94,3 +94,18 @@ def test_a_topic_that_is_closed_for_writing(store: Path) -> None:
     with open_store(str(store)) as opened:
         opened.append({"topic": ["orders"] * 3, "body": ["a", "b", "c"], "key": ["k", None, None]})
     assert [row["queueId"] for row in by_place(store, 1, topics=("orders",))] == [0] * 4
+
+
+@pytest.mark.parametrize("name", ["20261130140000", "00", "2147483648"])
+def test_a_copy_of_a_queue_beside_it(store: Path, name: str) -> None:
+    """A broker ignores a folder whose name is not the number of a queue; it is an int in Java."""
+    rows = by_place(store, 1)
+    queues = store / "consumequeue" / "orders"
+    (queues / name).mkdir()
+    (queues / name / "00000000000000000000").write_bytes(bytes((queues / "0" / "0".zfill(20)).stat().st_size))
+    assert by_place(store, 1) == rows
+    with open_store(str(store)) as opened:
+        assert [each.queue_id for each in opened.queues()] == [0]
+        (finding,) = opened.verify()
+        assert (finding.kind, finding.effect) == ("unexpected file", "ignores it")
+        assert opened.append(pa.table({"topic": ["orders"], "body": [b"two"]})) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from storage_core.formats.java_numbers import whole_of
+
 COMMIT_LOG = "commitlog"
 CONSUME_QUEUE = "consumequeue"
 BATCH_CONSUME_QUEUE = "batchconsumequeue"
@@ -27,3 +29,9 @@ SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 def chain_name(base_offset: int) -> str:
     """The name of the file that begins at `base_offset`: 20 digits."""
     return f"{base_offset:020d}"
+
+
+def queue_id_of(name: str) -> int | None:
+    """The queue whose folder has a name; None if it is the folder of no queue. A queue id is an int of Java."""
+    queue_id = whole_of(name, 32) if name.isascii() and name.isdigit() else None
+    return queue_id if str(queue_id) == name else None

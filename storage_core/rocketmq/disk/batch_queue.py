@@ -129,10 +129,10 @@ def batch_queue_files(root: str) -> dict[QueueKey, FileChain]:
     """The files of entries in `batchconsumequeue/`, by topic and queue id."""
     folder = os.path.join(root, paths.BATCH_CONSUME_QUEUE)
     return {
-        (topic, int(name)): find_chain([os.path.join(folder, topic, name)])
+        (topic, queue_id): find_chain([os.path.join(folder, topic, name)])
         for topic in names_in(folder)
         for name in names_in(os.path.join(folder, topic))
-        if name.isascii() and name.isdigit()
+        if (queue_id := paths.queue_id_of(name)) is not None
     }
 
 
@@ -141,7 +141,7 @@ def compacted_queues(root: str, topic: str) -> dict[QueueKey, BatchQueue]:
     logs, entries = (os.path.join(root, folder, topic) for folder in (paths.COMPACTION_LOG, paths.COMPACTION_QUEUE))
     found = {}
     for name in names_in(entries):
-        if name.isascii() and name.isdigit():
+        if (queue_id := paths.queue_id_of(name)) is not None:
             chains = find_chain([os.path.join(logs, name)]), find_chain([os.path.join(entries, name)])
-            found[topic, int(name)] = BatchQueue(*chains, is_compacted=True, log_end=UNBOUNDED)
+            found[topic, queue_id] = BatchQueue(*chains, is_compacted=True, log_end=UNBOUNDED)
     return found

@@ -174,9 +174,9 @@ def _list_queues(root: str) -> dict[QueueKey, ConsumeQueue]:
     for topic in names_in(root):
         folder = os.path.join(root, topic)
         for name in names_in(folder):
-            if name.isascii() and name.isdigit():
+            if (queue_id := paths.queue_id_of(name)) is not None:
                 chain = find_chain([f"{folder}/{name}"])
-                queues[topic, int(name)] = ConsumeQueue(topic, int(name), chain)
+                queues[topic, queue_id] = ConsumeQueue(topic, queue_id, chain)
     return dict(sorted(queues.items()))
 
 

@@ -123,7 +123,7 @@ def _in_queue_root(subject: Subject) -> Iterator[Finding]:
             yield subject.finding(Kind.ODD, path, 0, topic.size, "a file between the folders of topics", IGNORES)
             continue
         for entry in _entries(path):
-            if not entry.is_directory or not (entry.name.isascii() and entry.name.isdigit()):
+            if not entry.is_directory or paths.queue_id_of(entry.name) is None:
                 inner = os.path.join(path, entry.name)
                 reason = "this is no folder of a queue, whose name is its number"
                 yield subject.finding(Kind.ODD, inner, 0, 0 if entry.is_directory else entry.size, reason, IGNORES)

@@ -83,9 +83,9 @@ def known_queues(root: str) -> dict[str, int]:
     counts: dict[str, int] = {}
     folder = os.path.join(root, paths.CONSUME_QUEUE)
     for topic in names_in(folder):
-        ids = [int(name) for name in names_in(os.path.join(folder, topic)) if name.isascii() and name.isdigit()]
-        if ids:
-            counts[topic] = max(ids) + 1
+        ids = [paths.queue_id_of(name) for name in names_in(os.path.join(folder, topic))]
+        if known := [queue_id for queue_id in ids if queue_id is not None]:
+            counts[topic] = max(known) + 1
     return {**counts, **queue_counts(config_to_change(root, "topics.json"))}
 
 
