@@ -19,6 +19,8 @@ from storage_core.options.option import ROCKETMQ
 from storage_core.rocketmq.disk.directory import list_store
 from storage_core.rocketmq.disk.ledger import LedgerChain
 from storage_core.rocketmq.recovery.ledger import ledger_end
+from storage_core.rocketmq.recovery.recovery import recover
+from storage_core.rocketmq.recovery.verdict import Rules
 from storage_core.store import Predicate, Scan, ScanRequest
 from storage_core.transfer.store_files import files_of
 from tests.golden import archive
@@ -244,6 +246,30 @@ def test_a_walk_from_a_known_end_knows_what_is_committed(directory: Path) -> Non
         again = ledger_end(listing.root, listing.log, listing.ledger.committed, files, whole.end_offset)
     assert whole.committed_offset > 0
     assert again == whole
+
+
+@pytest.mark.parametrize("harm", [*HARMS, None], ids=lambda harm: getattr(harm, "__name__", "none"))
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_recovery_from_a_known_end_finds_the_same(
+    directory: Path, harm: Callable[[Path, random.Random], None] | None, seed: int
+) -> None:
+    if harm is not None:
+        harm(directory, random.Random(seed))
+    listing = list_store(str(directory))
+    for rules in (Rules.V4, Rules.V5):
+        found = recover(listing, rules)
+        assert recover(listing, rules, found) == found
+
+
+def test_a_header_with_a_wrong_number_is_still_wrong_when_it_is_read_again(tmp_path: Path) -> None:
+    directory = archive.unpack(KILLED, tmp_path, ENGINE)
+    file = log_files(directory)[-1]
+    flip(file, headers(file)[1] + LEDGER_HEADER.field("number").offset + 7)
+    rows = rows_of(directory)
+    for _ in range(3):
+        with open_store(str(directory)) as store:
+            assert store.snapshot().served.verdict.log_end == int(file.name) + headers(file)[1]
+        assert rows_of(directory) == rows
 
 
 def test_a_stream_gets_the_same(directory: Path) -> None:

@@ -116,6 +116,11 @@ def right_headers(headers: npt.NDArray[np.void], addresses: Positions) -> Mask:
     return right
 
 
+def stated_size(head: bytes) -> int:
+    """The length of header and record that the first eight bytes of a header state."""
+    return int.from_bytes(head[LEDGER_HEADER.field("size").offset :][:4], "big")
+
+
 def committed_number(text: str) -> int:
     """The number of the last committed record in the `checkpoint` of a ledger; -1 if it states none."""
     pairs = (line.partition("=") for line in text.splitlines())

@@ -16,6 +16,7 @@ from storage_core.files import system
 from storage_core.files.file_chain import ChainFile, FileChain, find_chain
 from storage_core.files.open_files import OpenFiles
 from storage_core.files.window import Window
+from storage_core.formats.bisection import first_where
 from storage_core.formats.layout import Bytes, Positions
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.ledger import (
@@ -49,37 +50,57 @@ def ledger_end(
     root: str, log: LedgerChain, committed: int, files: OpenFiles, known_end: int | None = None
 ) -> LedgerEnd:
     """Walks the last three files of a ledger, and earlier ones until the ledger's index lists the first header of one;
-    or only the part after a `known_end` that still holds. `committed` is the number of the last committed record.
+    or only the part from the last record before a `known_end` on, if that end still holds and the index lists the
+    record. `committed` is the number of the last committed record.
     """
     walk = _HeaderWalk(log, files, committed)
     listed = find_chain([os.path.join(ledger_of(root) or root, paths.DLEDGER_INDEX)])
     ledger = [file for file in log.files if log.is_ledger(file)]
-    first = max(0, len(ledger) - FILES_WALKED)
-    if known_end is not None:
-        first = next((number for number, file in enumerate(ledger) if file.end > known_end), len(ledger) - 1)
-    else:
+    at = None if known_end is None else _record_before(known_end, log, listed, files)
+    if at is None:
+        first = max(0, len(ledger) - FILES_WALKED)
         while first and not _is_listed(ledger[first], listed, files):
             first -= 1
-    at = max(ledger[first].base_offset, known_end or 0)
-    for file in ledger[first:]:
+        at = ledger[first].base_offset
+    for file in ledger:
+        if file.end <= at:
+            continue
         at = walk.through(file, max(at, file.base_offset))
         if walk.reason is not Stop.BLANK:
             break
-    if walk.number < 0 and known_end:
-        return LedgerEnd(at, walk.reason, min(_listed_stop(committed, listed, files) or at, at))
     if committed > walk.number:
         return LedgerEnd(at, walk.reason, at if walk.number >= 0 else 0)
     return LedgerEnd(at, walk.reason, walk.committed_offset or _listed_stop(committed, listed, files))
 
 
-def _is_listed(file: ChainFile, listed: FileChain, files: OpenFiles) -> bool:
-    """Whether the first header of a file is valid and the ledger's index agrees with it."""
-    data = system.pread(files.descriptor(file.path), LEDGER_HEADER.size, 0)
+def _record_before(end: int, log: LedgerChain, listed: FileChain, files: OpenFiles) -> int | None:
+    """Address of the header of the last record before an address, where a record or a file ended; None if the index of
+    the ledger does not list that record.
+    """
+
+    def is_past(number: int) -> bool:
+        entry = _listed_at(number, listed, files)
+        return entry is None or entry["number"] != number or not 0 <= entry["address"] < end
+
+    first = listed.start // LEDGER_INDEX.size
+    number = first_where(first, listed.stop // LEDGER_INDEX.size, is_past) - 1
+    entry = _listed_at(number, listed, files) if number >= first else None
+    file = None if entry is None else log.file_at(int(entry["address"]))
+    if entry is None or file is None or not log.is_ledger(file):
+        return None
+    at = int(entry["address"])
+    ends_there = at + int(entry["size"]) == end or file.end <= end
+    return at if ends_there and _is_listed(file, listed, files, at - file.base_offset) else None
+
+
+def _is_listed(file: ChainFile, listed: FileChain, files: OpenFiles, position: int = 0) -> bool:
+    """Whether the first header of a file, or another one, is valid and the ledger's index agrees with it."""
+    data = system.pread(files.descriptor(file.path), LEDGER_HEADER.size, position)
     if len(data) < LEDGER_HEADER.size:
         return False
     header = np.frombuffer(data, LEDGER_HEADER.dtype)
     entry = _listed_at(int(header[0]["number"]), listed, files)
-    if entry is None or not right_headers(header, np.array([file.base_offset]))[0]:
+    if entry is None or not right_headers(header, np.array([file.base_offset + position]))[0]:
         return False
     return all(entry[field.name] == header[0][field.name] for field in LEDGER_INDEX.fields)
 

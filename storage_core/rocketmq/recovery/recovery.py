@@ -90,14 +90,16 @@ def recover(listing: Listing, rules: Rules | None = None, known: Verdict | None 
 
 
 def _resume_at(run: _Simulation, known: Verdict | None) -> int | None:
-    """Where a walk resumes: at the known end, or at the first record that was in no queue then. None if a queue has
-    fewer entries than it had, as after a power failure.
+    """Where a walk resumes: at the known end, or at the first record that was in no queue then, but in a ledger, whose
+    walk is of headers, always at the end. None if a queue has fewer entries than it had, as after a power failure.
     """
     if known is None or run.batches.lacks_some_of(known.listed_batches):
         return None
     for key, bounds in known.queues.items():
         if bounds.disk_stop > (run.states[key].tail.queue_offset if key in run.states else 0):
             return None
+    if isinstance(run.listing.log, LedgerChain):
+        return known.log_end
     batches = (tail.first_physical_offset for tail in known.batches.values())
     return min([known.log_end, *(replay.start for replay in known.replays), *batches])
 

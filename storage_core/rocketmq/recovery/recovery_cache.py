@@ -17,8 +17,10 @@ from storage_core.files import system
 from storage_core.files.open_files import OpenFiles
 from storage_core.files.window import Window
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
+from storage_core.formats.rocketmq.ledger import stated_size
 from storage_core.formats.rocketmq.message import BLANK
 from storage_core.rocketmq.disk.directory import Listing
+from storage_core.rocketmq.disk.ledger import header_size
 from storage_core.rocketmq.recovery import verdict_file
 from storage_core.rocketmq.recovery.recovery import recover
 from storage_core.rocketmq.recovery.verdict import Rules, Verdict
@@ -152,7 +154,7 @@ def _next_record(listing: Listing, verdict: Verdict, files: OpenFiles) -> bytes:
     window = Window(listing.log, files)
     left = file.end - verdict.log_end
     head = window.load(verdict.log_end, verdict.log_end + min(BLANK.size, left)).tobytes()
-    size = int.from_bytes(head[:4], "big")
+    size = stated_size(head) if header_size(listing.log, file) else int.from_bytes(head[:4], "big")
     if BLANK.size < size <= min(left, LARGEST_RECORD):
         return window.load(verdict.log_end, verdict.log_end + size).tobytes()
     return head
