@@ -196,6 +196,28 @@ def test_a_ledger_in_another_folder(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("case", [(KILLED, False), (KILLED, True), (STOPPED, True)], ids=str)
+def test_a_ledger_over_several_folders(tmp_path: Path, case: tuple[str, bool]) -> None:
+    """5.x takes a comma list as storePathDLedgerCommitLog."""
+    name, after_plain_log = case
+    directory = archive.unpack(name, tmp_path, ENGINE)
+    rows = rows_of(directory)
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder in folders:
+        folder.mkdir()
+    for number, file in enumerate(log_files(directory)):
+        shutil.move(file, folders[number % 2])
+    names = ",".join(map(str, [directory / "commitlog", *folders] if after_plain_log else folders))
+    found = rows_of(directory, commitLogPath=names)
+    assert found
+    assert [shown_fields(row) for row in found] == [shown_fields(row) for row in rows]
+    last = max(int(file.name) for folder in folders for file in folder.iterdir())
+    size = next(folders[0].iterdir()).stat().st_size
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / f"{last + size:020d}").write_bytes(bytes(size))
+    assert rows_of(directory, commitLogPath=f"{tmp_path / 'new'},{names}") == found
+
+
 def test_a_broker_that_has_left_dledger(tmp_path: Path) -> None:
     """Its log without headers continues where the ledger was, in the default folder or in another one."""
     directory = archive.unpack("shop-4.9.3", tmp_path)

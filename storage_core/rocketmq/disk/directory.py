@@ -19,7 +19,14 @@ from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.checkpoint import FILE_SIZE, Checkpoint, decode_checkpoint
 from storage_core.rocketmq.disk.batch_queue import batch_queue_files
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
-from storage_core.rocketmq.disk.ledger import LedgerState, as_ledger, has_headers, ledger_of, ledger_state
+from storage_core.rocketmq.disk.ledger import (
+    LedgerState,
+    as_ledger,
+    begins_with_header,
+    has_headers,
+    ledger_of,
+    ledger_state,
+)
 from storage_core.store import QueueKey
 
 Signature = tuple[object, ...]
@@ -127,16 +134,28 @@ def without_deleted(listing: Listing) -> Listing:
 def find_log(root: str, folders: Sequence[str]) -> FileChain:
     """The log in the folders. If the store directory has a ledger, the last folder contains its records, unless they
     have no headers. It is ignored if the log in the other folders continues behind its first record: then the broker
-    has left DLedger.
+    has left DLedger. 5.x spreads a ledger over several folders.
     """
     ledger = ledger_of(root)
     if ledger is None:
         return find_chain(folders)
-    plain, data = find_chain(folders[:-1]), find_chain(folders[-1:])
+    others = [folder for folder in folders[:-1] if not _belongs_to_ledger(folder, folders)]
+    plain, data = find_chain(others), find_chain([folder for folder in folders if folder not in others])
     if not data.files or plain.stop > data.start:
         return plain
     whole = find_chain(folders)
     return as_ledger(whole, data.start) if has_headers(data.files[0]) else whole
+
+
+def _belongs_to_ledger(folder: str, folders: Sequence[str]) -> bool:
+    """Whether the files in a folder are part of a ledger, the last part of which is in the last folder: they begin with
+    a header, or with nothing behind the first file that does.
+    """
+    chain = find_chain([folder])
+    if not chain.files or begins_with_header(chain):
+        return bool(chain.files)
+    headed = [other.start for each in folders if begins_with_header(other := find_chain([each]))]
+    return has_headers(chain.files[0]) and chain.start > min(headed, default=chain.start)
 
 
 def _marks(root: str) -> dict[str, Any]:

@@ -9,13 +9,15 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from storage_core.errors import UnsupportedFormatError
 from storage_core.files import system
 from storage_core.files.file_chain import ChainFile, FileChain
 from storage_core.files.lock import is_locked
 from storage_core.files.small_file import names_in, read_start
 from storage_core.formats.rocketmq import paths
-from storage_core.formats.rocketmq.ledger import LEDGER_HEADER, committed_number
+from storage_core.formats.rocketmq.ledger import LEDGER_HEADER, committed_number, right_headers
 from storage_core.formats.rocketmq.message import BLANK, MAGIC_V1, MAGIC_V2
 
 CHECKPOINT_SIZE = 4096
@@ -71,6 +73,14 @@ def has_headers(file: ChainFile) -> bool:
     """Whether the records of a file have headers: true unless it begins with a record that has none."""
     magic = read_start(file.path, BLANK.size)[BLANK.field("magic").offset :]
     return int.from_bytes(magic, "big") not in (MAGIC_V1, MAGIC_V2)
+
+
+def begins_with_header(chain: FileChain) -> bool:
+    """Whether a chain begins with the header of a record at its own address."""
+    if not chain.files:
+        return False
+    data = read_start(chain.files[0].path, LEDGER_HEADER.size).ljust(LEDGER_HEADER.size, b"\0")
+    return bool(right_headers(np.frombuffer(data, LEDGER_HEADER.dtype), np.array([chain.start]))[0])
 
 
 def first_record_offset(log: FileChain, file: ChainFile) -> int:
