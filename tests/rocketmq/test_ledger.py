@@ -218,6 +218,22 @@ def test_a_ledger_over_several_folders(tmp_path: Path, case: tuple[str, bool]) -
     assert rows_of(directory, commitLogPath=f"{tmp_path / 'new'},{names}") == found
 
 
+def test_a_damaged_header_in_an_earlier_file_of_a_killed_broker(tmp_path: Path) -> None:
+    """DLedger removes the files after it, so the scan of a 5.x start, which looks at no header, ends with its file,
+    and cuts the queues there: 48 bytes a record too early.
+    """
+    directory = archive.unpack(KILLED, tmp_path, ENGINE)
+    before, file = logged(directory), log_files(directory)[-2]
+    starts = headers(file)
+    at, scanned_to = (int(file.name) + starts[number] for number in (len(starts) // 2, -1))
+    cut = scanned_to - LEDGER_HEADER.size * (len(starts) - 1)
+    flip(file, at - int(file.name) + LEDGER_HEADER.field("number").offset + 7)
+    assert rows_of(directory) == [row for row in before if row["physicalOffset"] < at]
+    with open_store(str(directory)) as store:
+        stops = {(info.topic, info.queue_id): info.stop for info in store.queues() if info.topic in TOPICS}
+    assert stops == {place(row)[:2]: place(row)[2] + 1 for row in before if row["physicalOffset"] < cut}
+
+
 def test_a_broker_that_has_left_dledger(tmp_path: Path) -> None:
     """Its log without headers continues where the ledger was, in the default folder or in another one."""
     directory = archive.unpack("shop-4.9.3", tmp_path)

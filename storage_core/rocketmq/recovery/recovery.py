@@ -156,8 +156,8 @@ def _recover_log(run: _Simulation, overall: int) -> Verdict:
         run.log_end, run.reason = ledger.end_offset, ledger.reason
     if run.rules is Rules.V4:
         _dispatch_after_scan(run, dispatcher, max([0, *(tail.reach for tail in dispatcher.tails.values())]))
-    elif ledger is not None:
-        _dispatch_after_scan(run, dispatcher, ledger.committed_offset)
+    elif ledger is not None and isinstance(listing.log, LedgerChain):
+        _dispatch_after_scan(run, dispatcher, max(ledger.committed_offset, listing.log.divided_offset))
     queues = {key: _queue_verdict(run.states.get(key), tail) for key, tail in dispatcher.tails.items()}
     return Verdict(
         run.rules, listing.log.start, run.log_end, queues, tuple(run.replays), run.reason, entries_per_file,
@@ -313,8 +313,12 @@ def _ledger_end(run: _Simulation) -> LedgerEnd | None:
     listing = run.listing
     if not isinstance(listing.log, LedgerChain) or listing.ledger is None:
         return None
-    found = ledger_end(listing.root, listing.log, listing.ledger.committed, run.files, run.resume)
+    log = listing.log
+    found = ledger_end(listing.root, log, listing.ledger.committed, run.files, run.resume)
     run.log_end, run.reason = found.end_offset, found.reason
+    # DLedger removes later files before anything else reads them.
+    kept = tuple(file for file in log.files if file.base_offset <= found.end_offset)
+    run.listing = replace(listing, log=replace(log, files=kept))
     return found
 
 
@@ -388,7 +392,7 @@ def _replay_size(run: _Simulation) -> int:
 
 def _dispatch_after_scan(run: _Simulation, dispatcher: Dispatcher, start: int) -> None:
     """Dispatches everything after the furthest queue, as 4.9 does at startup, without checking CRCs (rocketmq.md 5.5).
-    5.x does so with a ledger, from the end of what is known to be committed (2.11).
+    5.x does so with a ledger, from the end of what is known to be committed (2.11), or from its first record.
     """
     chain = run.listing.log
     walk = dispatched_records(chain, run.files, max(start, chain.start), run.log_end, run.rules)
