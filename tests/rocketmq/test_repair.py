@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 from pathlib import Path
@@ -68,6 +69,18 @@ def test_damaged_fixtures(name: str, in_place: bool, tmp_path: Path) -> None:
     assert repair(target, name) == []
     if not in_place:
         assert archive.fingerprint(store) == files
+
+
+@pytest.mark.parametrize("change", [-400, -20, -7, 300])
+def test_a_queue_file_of_another_length(change: int, tmp_path: Path) -> None:
+    store = archive.unpack("mixed-4.9.3", tmp_path)
+    wanted, before = intact(store), served(store)
+    file = max((store / "consumequeue").glob("*/*/*"), key=lambda path: len(path.read_bytes().rstrip(b"\0")))
+    size = file.stat().st_size
+    os.truncate(file, size + change)
+    assert repair(store, "mixed-4.9.3")
+    assert file.stat().st_size == size
+    check(store, wanted, before)
 
 
 @pytest.mark.parametrize("kind", sorted(set(harms.KINDS), key=lambda kind: kind.__name__), ids=lambda k: k.__name__)

@@ -36,6 +36,7 @@ from storage_core.rocketmq.repair.offset_moves import (
     set_remembered,
 )
 from storage_core.rocketmq.repair.queue_repair import empty_queue, list_in_order, without_beginning
+from storage_core.rocketmq.verify.folders import usual_size
 from storage_core.rocketmq.verify.kinds import Kind, Subject
 from storage_core.rocketmq.verify.verification import verified
 from storage_core.rocketmq.write.commit_point import raise_guard, remove_guard
@@ -152,7 +153,7 @@ class Repair:
         mended = False
         for finding in findings:
             if Kind(finding.kind) in LOG:
-                outcome = log.mend(finding)
+                outcome = log.mend(finding) if finding.queue is None else self._resize(subject, finding, cut)
                 mended = mended or bool(outcome)
                 self._record_outcome(finding, outcome)
         return mended or self._rebuild(subject, findings, cut)
@@ -165,6 +166,15 @@ class Repair:
                 self._record_outcome(finding, "moved away")
                 mended = True
         return mended
+
+    def _resize(self, subject: Subject, finding: Finding, cut: CutBytes) -> str:
+        """Gives a file of a queue the length of the others; what it then lacks is found by the next round."""
+        listing = subject.listing
+        is_batch = finding.file.startswith(f"{paths.BATCH_CONSUME_QUEUE}/")
+        chains = listing.batch_queues.values() if is_batch else [queue.chain for queue in listing.queues.values()]
+        size = usual_size(chains)
+        cut.resize(os.path.join(self.root, finding.file), size)
+        return f"has {size:,} bytes now"
 
     def _record_outcome(self, finding: Finding, outcome: str) -> None:
         self.done.append(f"{placed(finding)}: {finding.kind}: {outcome or 'not mended'}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from storage_core.files import system
@@ -35,14 +35,19 @@ def wrong_files(subject: Subject) -> Iterator[Finding]:
     for folder in listing.log_folders:
         yield from _in_chain_folder(subject, folder, listing.log.file_size)
     yield from _log_holes(subject)
-    sizes = Counter(queue.chain.file_size for queue in listing.queues.values() for _ in queue.chain.files)
-    queue_size = sizes.most_common(1)[0][0] if sizes else 0
+    queue_size = usual_size(queue.chain for queue in listing.queues.values())
     yield from _in_queue_root(subject)
     for key, queue in listing.queues.items():
         folder = os.path.join(listing.root, paths.CONSUME_QUEUE, key[0], str(key[1]))
         yield from _in_chain_folder(subject, folder, queue_size, key)
         yield from _queue_holes(subject, key, queue.chain)
     yield from _in_index_folder(subject)
+
+
+def usual_size(chains: Iterable[FileChain]) -> int:
+    """The length that most of the files of some queues have; 0 if there are none."""
+    sizes = Counter(chain.file_size for chain in chains for _ in chain.files)
+    return sizes.most_common(1)[0][0] if sizes else 0
 
 
 def _unfinished(subject: Subject, folders: Sequence[str]) -> Iterator[Finding]:
