@@ -9,7 +9,7 @@ import pytest
 
 from storage_core import open_store
 from storage_core.errors import CorruptionError, RowError
-from storage_core.store import Mode, Scan
+from storage_core.store import Mode, Scan, ScanRequest
 from tests.golden import archive
 from tests.reference.served import AS_BROKER, Row, in_partitions, read
 from tests.support.odd_ports import ODD, give_ports
@@ -51,8 +51,12 @@ def test_the_log_has_them_and_a_lookup_has_not(store: Path) -> None:
     odd, _ = give_ports(store, keyed)
     assert set(odd) <= rows(store, scan=Scan.LOG, **AS_BROKER).keys()
     for at in odd:
-        found = rows(store, keys=(before[at]["key"].split()[0],), **AS_BROKER)
+        word = before[at]["key"].split()[0]
+        found = rows(store, keys=(word,), **AS_BROKER)
         assert at not in found
+        with open_store(str(store)) as opened:
+            few = opened.snapshot().read(ScanRequest(keys=(word,), **AS_BROKER))
+            assert {row["physicalOffset"] for batch in few for row in batch.to_pylist()} == found.keys()
 
 
 def test_verify_names_them_and_repair_keeps_the_messages(store: Path) -> None:

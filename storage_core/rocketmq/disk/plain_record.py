@@ -12,6 +12,7 @@ from struct import Struct as PackedStruct
 from storage_core.files import system
 from storage_core.files.file_chain import FileChain
 from storage_core.files.open_files import OpenFiles
+from storage_core.formats.rocketmq.hosts import LAST_PORT
 from storage_core.formats.rocketmq.message import BORN_HOST_V6, HEADER_V4, MAGIC_V1, MIN_SIZE, STORE_HOST_V6
 from storage_core.formats.rocketmq.properties import KEYS, UNIQ_KEY, parse
 from storage_core.store import QueueKey
@@ -25,8 +26,9 @@ _BORN_HOST, _STORE_HOST = HEADER_V4.field("born_address").offset, HEADER_V4.fiel
 
 @dataclass(frozen=True)
 class PlainRecord:
-    """A record with the V1 magic and IPv4 hosts whose lengths add up. `head` has the fields of HEADER_V4, `hosts` the
-    packed hosts of its producer and of the store, `properties` the bytes as stored, `pairs` the parsed properties.
+    """A record with the V1 magic and IPv4 hosts, whose ports are possible and whose lengths add up. `head` has the
+    fields of HEADER_V4, `hosts` the packed hosts of its producer and of the store, `properties` the bytes as stored,
+    `pairs` the parsed properties.
     """
 
     head: Mapping[str, int]
@@ -74,6 +76,8 @@ def _decoded(data: bytes, size: int) -> PlainRecord | None:
         return None
     head = dict(zip(_NAMES, _head.unpack_from(data), strict=True))
     if head["magic"] != MAGIC_V1 or head["sys_flag"] & (BORN_HOST_V6 | STORE_HOST_V6):
+        return None
+    if not 0 <= head["born_port"] | head["store_port"] <= LAST_PORT:
         return None
     body = HEADER_V4.size
     topic = body + head["body_length"] + 1
