@@ -100,7 +100,7 @@ def host_text(address: bytes) -> str:
 
 def inflate(body: bytes, sys_flag: int) -> bytes:
     """The body as a client gets it. Raises Damaged if it is flagged as compressed and does not inflate."""
-    if not sys_flag & 1:
+    if not sys_flag & 1 or not body:
         return body
     kind = sys_flag >> 8 & 7
     try:

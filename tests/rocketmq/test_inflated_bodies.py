@@ -58,6 +58,20 @@ def test_batches_stay_small_and_have_every_message(store: Path, bodies: list[byt
     assert len(found) > sum(map(len, bodies)) // MOST_INFLATED // 2
 
 
+def test_an_empty_body_is_not_inflated(tmp_path: Path) -> None:
+    """Neither is it by a client, whose message has no body then, whatever the flag says."""
+    model = ModelStore(1 << 20, 1000)
+    properties = properties_bytes([("KEYS", "k")], True)
+    for kind in (0, 1, 2, 7):
+        flags = COMPRESSED | kind << 8
+        model.put(Message("T", 0, b"", properties, 1_700_000_000_000, 1_700_000_000_000, sys_flag=flags))
+    store = model.save(tmp_path / "store")
+    for how in ({}, {"scan": Scan.LOG}, {"keys": ("k",)}):
+        assert [row["body"] for batch in batches(store, **how) for row in batch] == [b""] * 4
+    with open_store(str(store)) as opened:
+        assert [row["body"] for batch in opened.find("k") for row in batch.to_pylist()] == [b""] * 4
+
+
 def test_modes_and_filters(store: Path, bodies: list[bytes]) -> None:
     kept = [number for number in range(len(bodies)) if number != 7]
     dropped = [row for batch in batches(store, mode=Mode.DROPMALFORMED) for row in batch]

@@ -204,7 +204,7 @@ class MessageColumns:
             messages.mark(wrong, Flaw.CRC)
         packed = np.empty(0, np.intp)
         if request.decompress and (compressed := messages.compressed()).any():
-            packed = np.flatnonzero(compressed & (messages.flaws == 0))
+            packed = np.flatnonzero(compressed & (messages.flaws == 0) & (messages.body_size > 0))
         kinds = messages.column("sys_flag") >> COMPRESSION_SHIFT & COMPRESSION_MASK if len(packed) else packed
         start, rows, values, size = 0, list[int](), list[bytes | None](), 0
         for row in packed.tolist():

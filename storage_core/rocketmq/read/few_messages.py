@@ -108,7 +108,7 @@ def _checked_body(record: PlainRecord, request: ScanRequest) -> bytes | None:
     body, flags = record.body, record.head["sys_flag"]
     if request.verify_crc and body and crc32(body) & MASK != record.head["body_crc"]:
         return None
-    if flags & COMPRESSED and request.decompress:
+    if flags & COMPRESSED and body and request.decompress:
         try:
             return inflate(body, flags >> COMPRESSION_SHIFT & COMPRESSION_MASK)
         except InflateError:
