@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from command_line.stores import NamedStore
-from command_line.views import Row, store_rows
+from command_line.views import Row, group_rows, store_rows
 from command_line.wording import error_text, in_switches
 from storage_core.errors import UnsupportedFormatError
 from storage_core.store import Store
@@ -46,9 +46,8 @@ def _messages(named: NamedStore) -> Row:
 
 
 def _groups(named: NamedStore) -> Row:
-    if named.holds_queues_only:
+    if (rows := group_rows(named)) is None:
         return {"groups": None, "lag": None}
-    rows = store_rows(named, "offsets")
     return {"groups": len({row["group"] for row in rows}), "lag": sum(row["lag"] for row in rows)}
 
 

@@ -15,6 +15,7 @@ from command_line.output.table import Column, column
 from command_line.output.units import moment_text, size_text
 from command_line.selection import Selection
 from command_line.stores import NamedStore, Stores
+from storage_core.errors import UnsupportedFormatError
 
 Row = dict[str, Any]
 
@@ -35,6 +36,18 @@ def view_rows(stores: Stores, wanted: Selection, view: str) -> list[Row]:
 def store_rows(named: NamedStore, view: str) -> list[Row]:
     """The rows of a view of one store, as values that JSON can represent."""
     return [row for batch in named.store.view(view) for row in json_rows(batch)]
+
+
+def group_rows(named: NamedStore) -> list[Row] | None:
+    """The committed offsets of a store's consumer groups; None for a store that has no groups, or that keeps their
+    offsets where mqstore does not read them.
+    """
+    if named.holds_queues_only:
+        return None
+    try:
+        return store_rows(named, "offsets")
+    except UnsupportedFormatError:
+        return None
 
 
 def print_json(rows: Sequence[Mapping[str, Any]]) -> None:

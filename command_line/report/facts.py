@@ -17,7 +17,7 @@ from command_line.messages import Limit, batches
 from command_line.output.progress import ProgressLine
 from command_line.output.rows import json_rows
 from command_line.selection import Chosen
-from command_line.views import Row, store_rows
+from command_line.views import Row, group_rows, store_rows
 from storage_core.options.option import RABBITMQ
 from storage_core.store import Mode, ScanRequest
 
@@ -71,7 +71,7 @@ def gathered(chosen: Chosen, info: Row, line: ProgressLine) -> StoreFacts:
         info=info,
         topics=topics,
         queues=queues,
-        groups=[] if named.holds_queues_only else _groups(store_rows(named, "offsets")),
+        groups=_groups(group_rows(named) or []),
         delayed=_delayed(chosen, queues),
         dead_letters=_dead_letters(chosen, topics, line),
         files=store_rows(named, "segments"),

@@ -10,16 +10,20 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from storage_core.errors import MqStoreError, UnsupportedFormatError
+from storage_core.errors import MqStoreError
 from storage_core.files import system
 from storage_core.files.small_file import read_whole, write_whole
 from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.config_json import encode_offsets
-from storage_core.rocketmq.disk.config_files import config_problem, needed_config, offsets_file
+from storage_core.rocketmq.disk.config_files import (
+    config_problem,
+    needed_config,
+    offsets_file,
+    refuse_offsets_in_rocksdb,
+)
 from storage_core.rocketmq.write.job import locked
 from storage_core.store import QueueKey
 
-ROCKSDB_OFFSETS = "consumerOffsets"
 WAIT_S = 5.0
 
 
@@ -31,11 +35,8 @@ def set_group_offsets(root: str, group: str, offsets: Mapping[QueueKey, int]) ->
     light queues, and whatever reading the file raises.
     """
     folder = os.path.join(root, paths.CONFIG)
-    if system.is_folder(os.path.join(folder, ROCKSDB_OFFSETS)):
-        raise UnsupportedFormatError(
-            f"{os.path.join(folder, ROCKSDB_OFFSETS)}: this broker keeps its offsets in RocksDB, which mqstore does "
-            "not write; reset them on the running broker with mqadmin resetOffsetByTime"
-        )
+    advice = "does not write; reset them on the running broker with mqadmin resetOffsetByTime"
+    refuse_offsets_in_rocksdb(root, advice)
     path = os.path.join(folder, name := offsets_file(root))
     try:
         with locked(root, WAIT_S):

@@ -77,8 +77,11 @@ def test_a_store_whose_queues_are_in_rocksdb(tmp_path: Path) -> None:
     """Its offsets are not those of the log; its messages can be read with --scan log."""
     store = unpack("broker-5.3.3", tmp_path)
     (store / "consumequeue" / "CURRENT").touch()
+    (store / "config" / "consumerOffsets").mkdir()
     known = lines(run("info", store, "--json"))[0]
     assert "--scan log reads every message" in known["unreadable"]
+    assert known["groups"] is None
+    assert "this broker keeps its offsets in RocksDB" in run("offsets", store, code=2).stderr
     for arguments in (["ls"], ["cat"], ["find", "k"], ["offsets", "--at", "-1h"], ["topics"]):
         done = run(arguments[0], store, *arguments[1:], code=2)
         assert "the queues are in RocksDB, which mqstore does not read; --scan log reads" in done.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage_core import open_store
-from storage_core.errors import MqStoreError
+from storage_core.errors import MqStoreError, UnsupportedFormatError
 from storage_core.formats.rocketmq.config_json import decode_config
 from storage_core.store import EARLIEST, LATEST, OffsetBound, ScanRequest
 from tests.reference.served import read
@@ -79,3 +79,20 @@ def test_offsets_are_set_in_the_file_that_the_broker_reads(tmp_path: Path) -> No
         "lmqOffsetTable": {"%LMQ%a@%LMQ%g": 4, "orders@%LMQ%h": 1}, "offsetTable": {"orders@new": {"0": 6}},
     }  # fmt: skip
     assert Path(f"{light}.bak").exists()
+
+
+@pytest.mark.parametrize("folder", ["consumerOffsets", "rdb"])
+def test_offsets_in_rocksdb_are_not_those_of_an_old_file(tmp_path: Path, folder: str) -> None:
+    """The broker wrote the file before it used RocksDB."""
+    directory = tmp_path / "store"
+    with_both_files(directory)
+    (directory / "config" / folder).mkdir()
+    request = ScanRequest(start=OffsetBound(EARLIEST, group="new"))
+    with open_store(str(directory)) as store:
+        for call in (
+            lambda: list(store.view("offsets")), lambda: list(store.snapshot().read(request)),
+            lambda: store.set_group_offsets("new", {("orders", 0): 6}),
+        ):  # fmt: skip
+            with pytest.raises(UnsupportedFormatError, match=rf"{folder}: this broker keeps its offsets in RocksDB"):
+                call()
+        assert sum(batch.num_rows for batch in store.snapshot().read(ScanRequest())) == 40

@@ -9,7 +9,7 @@ import os
 from contextlib import suppress
 from typing import Any
 
-from storage_core.errors import CorruptionError, FormatError, StoreNotFoundError
+from storage_core.errors import CorruptionError, FormatError, StoreNotFoundError, UnsupportedFormatError
 from storage_core.files import system
 from storage_core.files.small_file import read_at
 from storage_core.formats.java_numbers import fits, whole_of
@@ -22,6 +22,12 @@ MAX_SIZE = 256 << 20
 FIRST_BYTES = 4096
 COPY_WINDOW_NS = 10_000_000_000
 """Files written within this many nanoseconds of each other may have been copied together: their times prove nothing."""
+
+
+ROCKSDB_OFFSETS = ("consumerOffsets", "rdb")
+"""Folders in which a broker of 5.x keeps committed offsets with `storeType=defaultRocksDB`, and with
+`configManagerVersion=v2`.
+"""
 
 
 class _LongFileError(FormatError):
@@ -136,6 +142,16 @@ def _written_ns(root: str, name: str) -> int | None:
         with suppress(OSError):
             return system.stat(os.path.join(root, paths.CONFIG, file_name)).stamp.mtime_ns
     return None
+
+
+def refuse_offsets_in_rocksdb(root: str, advice: str) -> None:
+    """Raises UnsupportedFormatError if the broker keeps committed offsets in RocksDB: a file with offsets is then from
+    before that, and the lack of one does not mean that there are none.
+    """
+    for name in ROCKSDB_OFFSETS:
+        folder = os.path.join(root, paths.CONFIG, name)
+        if system.is_folder(folder):
+            raise UnsupportedFormatError(f"{folder}: this broker keeps its offsets in RocksDB, which mqstore {advice}")
 
 
 def committed_offsets(root: str) -> dict[str, dict[QueueKey, int]]:

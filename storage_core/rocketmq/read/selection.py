@@ -20,7 +20,7 @@ from storage_core.files.open_files import OpenFiles
 from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.config_json import queue_counts
 from storage_core.rocketmq.disk.batch_queue import BatchQueue
-from storage_core.rocketmq.disk.config_files import committed_offsets, read_config
+from storage_core.rocketmq.disk.config_files import committed_offsets, read_config, refuse_offsets_in_rocksdb
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 from storage_core.rocketmq.read.predicates import bounds_of, may_hold
 from storage_core.rocketmq.read.ranges import NO_RANGES, QueueRanges
@@ -232,9 +232,12 @@ def _counted(request: ScanRequest, info: QueueInfo, served: ServedQueues, files:
 
 
 def _group_offsets(option: str, bound: OffsetBound, root: str) -> Mapping[QueueKey, int] | None:
-    """The committed offsets of a bound's consumer group; None without one. Raises OptionError for an unknown group."""
+    """The committed offsets of a bound's consumer group; None without one. Raises OptionError for an unknown group,
+    UnsupportedFormatError for offsets in RocksDB.
+    """
     if bound.group is None:
         return None
+    refuse_offsets_in_rocksdb(root, "does not read; give the group's offsets as JSON")
     committed = committed_offsets(root)
     if bound.group not in committed:
         known = choices(bound.group, set(committed), "groups with committed offsets")

@@ -15,7 +15,7 @@ from storage_core.errors import OptionError, closest
 from storage_core.finding import FINDINGS
 from storage_core.formats.columns import TIMESTAMP, YEAR_1_MS, YEAR_10000_MS
 from storage_core.formats.java_numbers import fits
-from storage_core.rocketmq.disk.config_files import committed_offsets, topic_table
+from storage_core.rocketmq.disk.config_files import committed_offsets, refuse_offsets_in_rocksdb, topic_table
 from storage_core.rocketmq.read.selection import takes
 from storage_core.rocketmq.read.snapshot import RocketSnapshot
 from storage_core.rocketmq.views.file_views import INDEX, SEGMENTS, index_entries, segments
@@ -183,9 +183,11 @@ def _edge(pick: Callable[[Iterable[int]], int], rows: Sequence[dict[str, Any]], 
 
 def _offsets(snapshot: RocketSnapshot, request: ScanRequest) -> list[dict[str, Any]]:
     """Committed offsets of consumer groups, and their lag: the end of the queue minus the committed offset."""
+    root = snapshot.served.listing.root
+    refuse_offsets_in_rocksdb(root, "does not read; mqadmin consumerProgress shows them on the running broker")
     stops = {(info.topic, info.queue_id): info.stop for info in snapshot.queues()}
     rows = []
-    for group, offsets in sorted(committed_offsets(snapshot.served.listing.root).items()):
+    for group, offsets in sorted(committed_offsets(root).items()):
         for key, committed in sorted(offsets.items()):
             if takes(request, key):
                 stop = stops.get(key, 0)
