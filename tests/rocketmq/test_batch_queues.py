@@ -156,6 +156,26 @@ def test_views_count_what_is_served(directory: Path) -> None:
         assert edges == [own[0]["storeTimestamp"], own[-1]["storeTimestamp"]]
 
 
+def test_the_view_of_files(directory: Path) -> None:
+    logged = {row["physicalOffset"]: row["storeTimestamp"] for row in rows_of(directory, topics=None, scan=Scan.LOG)}
+    rows = rows_of(directory)
+    with open_store(str(directory)) as store:
+        found = pa.Table.from_batches(store.view("segments")).to_pylist()
+    files = {str(path.relative_to(directory)) for path in directory.glob("batchconsumequeue/*/*/*")}
+    assert {row["file"] for row in found if row["kind"] == "batchconsumequeue"} == files
+    for topic in BATCHED:
+        own = [row for row in found if row["file"].startswith(f"batchconsumequeue/{topic}/")]
+        assert sum(row["messages"] for row in own) == sum(row["topic"] == topic for row in rows)
+        assert all(row["usedBytes"] <= row["bytes"] for row in own)
+    for row in (row for row in found if row["kind"] == "commitlog"):
+        at = [each for each in sorted(logged) if row["baseOffset"] <= each < row["baseOffset"] + row["bytes"]]
+        assert row["messages"] == len(at)
+        edges = [
+            row[edge] and round(row[edge].timestamp() * 1000) for edge in ("firstStoreTimestamp", "lastStoreTimestamp")
+        ]
+        assert edges == ([logged[at[0]], logged[at[-1]]] if at else [None, None])
+
+
 def test_after_a_crash_a_start_dispatches_what_is_missing(tmp_path: Path) -> None:
     directory = archive.unpack("killed-5.3.3", tmp_path, ENGINE)
     before = rows_of(directory)

@@ -20,12 +20,15 @@ from storage_core.files import system
 from storage_core.files.open_files import OpenFiles
 from storage_core.finding import FINDINGS, Finding
 from storage_core.formats.columns import TIMESTAMP, YEAR_10000_MS, timestamps
+from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.formats.rocketmq.indexfile import ENTRY, HEADER, SLOT
+from storage_core.rocketmq.disk.batch_queue import BatchQueue, addresses
 from storage_core.rocketmq.disk.ledger import first_record_offset
 from storage_core.rocketmq.disk.record_reader import store_ms_at
 from storage_core.rocketmq.index.index_files import IndexFile, described, index_paths
 from storage_core.rocketmq.read.snapshot import RocketSnapshot
+from storage_core.store import QueueKey
 
 NO_TIME = np.iinfo(np.int64).min
 
@@ -60,10 +63,16 @@ _Row = tuple[str, str, int | None, int, int, int, int | None, int | None]
 def segments(snapshot: RocketSnapshot) -> Iterator[pa.RecordBatch]:
     """A row for each file of the log, of the queues and of the index.
 
-    `messages` counts the records that queues list, the entries that are not fillers, or the entries, respectively.
+    `messages` counts the records that queues list, the entries that are not fillers (in batch queues, their messages),
+    or the entries, respectively.
     """
     with OpenFiles() as files:
-        rows = [*_log_rows(snapshot, files), *_queue_rows(snapshot, files), *_index_rows(snapshot, files)]
+        rows = [
+            *_log_rows(snapshot, files),
+            *_queue_rows(snapshot, files),
+            *_batch_rows(snapshot, files),
+            *_index_rows(snapshot, files),
+        ]
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(SEGMENTS)
     arrays = [
         timestamps(np.array([NO_TIME if ms is None or not 0 <= ms < YEAR_10000_MS else ms for ms in column], np.int64))
@@ -86,6 +95,12 @@ def _log_rows(snapshot: RocketSnapshot, files: OpenFiles) -> Iterator[_Row]:
         counts += np.diff(at)
         for number in np.flatnonzero(np.diff(at)).tolist():
             last[number] = max(last[number], queue.physical_offset(files, int(at[number + 1]) - 1))
+    for batched in _batch_queues(snapshot).values():
+        listed = np.sort(addresses(batched, files))
+        at = np.searchsorted(listed, edges)
+        counts += np.diff(at)
+        filled = np.flatnonzero(np.diff(at))
+        last[filled] = np.maximum(last[filled], listed[at[filled + 1] - 1])
     for number, file in enumerate(log.files):
         used = max(0, min(file.end, end) - file.base_offset)
         first_ms = store_ms_at(log, files, first_record_offset(log, file)) if used else None
@@ -110,6 +125,21 @@ def _queue_rows(snapshot: RocketSnapshot, files: OpenFiles) -> Iterator[_Row]:
             name = _name(snapshot, file.path)
             used, messages = count * QUEUE_ENTRY.size, first + count - real
             yield name, "consumequeue", file.base_offset, file.size, used, messages, first_ms, last_ms
+
+
+def _batch_queues(snapshot: RocketSnapshot) -> dict[QueueKey, BatchQueue]:
+    """The batch queues, as far as a broker start keeps their files."""
+    return {key: queue for key, queue in snapshot.served.batched.items() if not queue.is_compacted}
+
+
+def _batch_rows(snapshot: RocketSnapshot, files: OpenFiles) -> Iterator[_Row]:
+    for queue in _batch_queues(snapshot).values():
+        for index, file in enumerate(queue.entry_files.files):
+            entries = queue.entries(files, index)
+            times = entries["store_ms"].astype(np.int64).tolist() or [None]
+            messages = int(entries["count"].astype(np.int64).sum())
+            kind, name = paths.BATCH_CONSUME_QUEUE, _name(snapshot, file.path)
+            yield name, kind, file.base_offset, file.size, entries.nbytes, messages, times[0], times[-1]
 
 
 def _index_rows(snapshot: RocketSnapshot, files: OpenFiles) -> Iterator[_Row]:
