@@ -80,6 +80,15 @@ class ScannedEntries:
         """The addresses of all parts, once all have been seen."""
         return np.concatenate(self.parts) if self.parts else np.empty(0, np.int64)
 
+    def sorted_from(self, start: int) -> Positions | None:
+        """The addresses from `start` on, ascending and each once; None if no entries were seen."""
+        if not self.parts:
+            return None
+        every = np.sort(self.addresses[self.addresses >= start])
+        # A record may be in several queues.
+        listed: Positions = every[np.append(True, every[1:] != every[:-1])[: len(every)]]
+        return listed
+
     def between(self, queue: ConsumeQueue, start: int, stop: int) -> Positions | None:
         """The addresses of the entries [start, stop) of a queue; None where not all of them were seen."""
         first, end = self.whole.get((queue.topic, queue.queue_id), (0, 0))

@@ -15,7 +15,6 @@ from storage_core.files import system
 from storage_core.files.ahead import side_by_side
 from storage_core.files.file_chain import ChainFile, FileChain
 from storage_core.files.open_files import OpenFiles
-from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.formats.rocketmq.message import BLANK, MAGIC_V1, MAGIC_V2
 from storage_core.formats.rocketmq.record_walk import Stop, is_guided, walking
@@ -270,7 +269,8 @@ def _scan(run: _Simulation, index: int, likely_end: int) -> Iterator[RecordRun]:
     chain = run.listing.log
     checks = Checks(known_magics(run.rules), crc=True, whole_blank=run.rules is Rules.V5)
     scanned, resume = chain.files[index:], run.resume or 0
-    guesses = _guesses(run, max(scanned[0].base_offset, resume))
+    # Compiled loops find the records by themselves.
+    guesses = run.seen.sorted_from(max(scanned[0].base_offset, resume)) if is_guided() else None
     announced_to = likely_end + BLANK.size if likely_end > max(scanned[0].base_offset, resume) else chain.stop
     _announce_reads(run, scanned, resume, announced_to)
     for file in scanned:
@@ -287,17 +287,6 @@ def _scan(run: _Simulation, index: int, likely_end: int) -> Iterator[RecordRun]:
         run.log_end, run.reason = walk.end_offset - headers, walk.reason
         if walk.reason is not Stop.BLANK:
             break
-
-
-def _guesses(run: _Simulation, start: int) -> Positions | None:
-    """Where records begin according to the queues, from an address on, ascending; None if compiled loops find them."""
-    if not run.seen.parts or not is_guided():
-        return None
-    every = run.seen.addresses
-    every = np.sort(every[every >= start])
-    # A record may be in several queues.
-    listed: Positions = every[np.append(True, every[1:] != every[:-1])[: len(every)]]
-    return listed
 
 
 def _announce_reads(run: _Simulation, files: Sequence[ChainFile], start: int, stop: int) -> None:
