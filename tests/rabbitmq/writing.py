@@ -48,7 +48,7 @@ def check(store: VhostStore, table: pa.Table) -> None:
         for name in COLUMNS:
             assert read[name].to_pylist() == mine[name].to_pylist(), name
         assert read["exchange"].to_pylist() == [name or "" for name in mine["exchange"].to_pylist()]
-        keys = [[queue] if keys is None else keys for keys in mine["routingKeys"].to_pylist()]
+        keys = [keys or [queue] for keys in mine["routingKeys"].to_pylist()]
         assert read["routingKeys"].to_pylist() == keys
     assert set(found["deliveryMode"].to_pylist()) <= {2}
 

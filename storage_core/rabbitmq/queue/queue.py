@@ -123,7 +123,7 @@ class Queue(MessageQueue):
         raw_properties: bytes | None = None,
         **properties: Any,
     ) -> SequenceIds:
-        keys = (self.name,) if routing_keys is None else tuple(routing_keys)
+        keys = tuple(routing_keys or (self.name,))
         listed = _listed(properties, persistent) if raw_properties is None else raw_properties
         template = self._template(exchange, keys, listed, persistent)
         raw = _as_bytes(bodies)

@@ -130,7 +130,7 @@ def _check_short(inputs: InputColumns, name: str, values: pa.BinaryArray) -> Non
 
 
 def _routing_keys(inputs: InputColumns, queues: pa.BinaryArray) -> pa.ListArray:
-    """The keys of each row; the queue's name if a row has none."""
+    """The keys of each row; the queue's name if a row has none, because a node cannot deliver a message without one."""
     own = pa.ListArray.from_arrays(as_array(np.arange(len(queues) + 1, dtype=np.int32)), queues)
     if not inputs.has("routingKeys"):
         return own
@@ -148,7 +148,7 @@ def _routing_keys(inputs: InputColumns, queues: pa.BinaryArray) -> pa.ListArray:
             raise inputs.error("routingKeys", rows[item].as_py(), keys[item].as_py(), rule)
     sizes = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
     listed = pa.ListArray.from_arrays(as_array(np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)), keys)
-    return listed if not column.null_count else pc.if_else(column.is_valid(), listed, own)
+    return listed if sizes.all() else pc.if_else(as_array(sizes > 0), listed, own)
 
 
 def _properties(inputs: InputColumns) -> tuple[pa.BinaryArray, npt.NDArray[np.int64], npt.NDArray[np.int64]]:

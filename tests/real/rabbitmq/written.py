@@ -53,7 +53,7 @@ def rows(count: int, seed: int) -> pa.Table:
             "queue": queues,
             "body": pa.array([chance.randbytes(size) for size in sizes], pa.binary()),
             "exchange": [chance.choice(["", "amq.topic"]) for _ in range(count)],
-            "routingKeys": [chance.choice([None, ["k"], ["k", "cc"]]) for _ in range(count)],
+            "routingKeys": [chance.choice([None, [], ["k"], ["k", "cc"]]) for _ in range(count)],
             "rawProperties": pa.array([RAW if queue == "typed" else None for queue in queues], pa.binary()),
             "headers": pa.array(
                 [[("h", str(n)), ("", "é" * chance.randrange(9))] if n % 3 else None for n in range(count)],
