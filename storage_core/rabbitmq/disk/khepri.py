@@ -30,12 +30,17 @@ def queue_records(folder: str) -> Records:
     those up to the point where it cannot be read.
     """
     found: Records = {}
-    top = f"{folder}/{COORDINATION}"
-    for root in (f"{top}/{name}" for name in sorted(names_in(top))):
-        for server in sorted(names_in(root)):
-            if MACHINE in _config(f"{root}/{server}/{CONFIG}"):
-                _replay(root, server, found)
+    for root, server in servers(folder):
+        _replay(root, server, found)
     return found
+
+
+def servers(folder: str) -> list[tuple[str, str]]:
+    """The folders of the raft servers of Khepri in a node's data directory, as a folder and a name in it."""
+    top = f"{folder}/{COORDINATION}"
+    roots = [f"{top}/{name}" for name in sorted(names_in(top))]
+    found = [(root, server) for root in roots for server in sorted(names_in(root))]
+    return [(root, server) for root, server in found if MACHINE in _config(f"{root}/{server}/{CONFIG}")]
 
 
 def _config(path: str) -> bytes:

@@ -242,10 +242,11 @@ def _with_damaged(
 
 
 class MessageReader:
-    """Finds the parts of messages; remembers the shapes it has seen."""
+    """Finds the parts of messages; remembers the shapes it has seen. `is_later`: see `delivered`."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_later: bool = False) -> None:
         self._shapes: list[Shape] = []
+        self._is_later = is_later
 
     def batch(
         self, entries: Entries, buffer: Bytes, starts: Positions, stops: Positions, reasons: dict[int, str]
@@ -259,8 +260,8 @@ class MessageReader:
         for shape in list(self._shapes):
             rest = self._take(parts, shape, buffer, rest, starts, stops)
         rest = self._learn(parts, buffer, rest, starts, stops)
-        rest = _walk(parts, buffer, rest, starts, stops)
-        buffer = _decode_alone(parts, buffer, rest, starts, stops, reasons)
+        rest = _walk(parts, buffer, rest, starts, stops, self._is_later)
+        buffer = _decode_alone(parts, buffer, rest, starts, stops, reasons, self._is_later)
         nothing = np.zeros(count, bool)
         return StreamBatch(entries, buffer, starts, stops, reasons, nothing, nothing, parts)
 
@@ -273,7 +274,7 @@ class MessageReader:
             if len(rest) < _FEWEST_SHAPED:
                 break
             row = int(rest[0])
-            shape = shape_of(buffer[starts[row] : stops[row]].tobytes())
+            shape = shape_of(buffer[starts[row] : stops[row]].tobytes(), self._is_later)
             if shape is None:
                 alone.append(rest[:1])
                 rest = rest[1:]
@@ -319,12 +320,12 @@ def _nothing(count: int) -> tuple[Positions, Positions]:
 
 
 def _walk(
-    parts: Parts, buffer: Bytes, rows: npt.NDArray[np.int64], starts: Positions, stops: Positions
+    parts: Parts, buffer: Bytes, rows: npt.NDArray[np.int64], starts: Positions, stops: Positions, is_later: bool
 ) -> npt.NDArray[np.int64]:
     """Fills in the rows whose parts are found step by step; returns the others."""
     if len(rows) < _FEWEST_SHAPED:
         return rows
-    found = message_walk.walk(buffer, starts[rows], stops[rows])
+    found = message_walk.walk(buffer, starts[rows], stops[rows], is_later)
     ok, content = found.ok, found.content
     good = rows[ok]
     for target, spans in (
@@ -339,7 +340,7 @@ def _walk(
 
 def _decode_alone(
     parts: Parts, buffer: Bytes, rows: npt.NDArray[np.int64], starts: Positions, stops: Positions,
-    reasons: dict[int, str],
+    reasons: dict[int, str], is_later: bool,
 ) -> Bytes:  # fmt: skip
     """Decodes messages without a shape one by one. Finds exchange and routing key in the message's bytes. Returns the
     buffer, with bodies that are stored in several pieces appended.
@@ -350,7 +351,7 @@ def _decode_alone(
         begin = int(starts[row])
         data = buffer[begin : stops[row]].tobytes()
         try:
-            message = delivered.delivered(data)
+            message = delivered.delivered(data, is_later)
         except FormatError as error:
             reasons[row] = f"the message cannot be decoded: {error.reason}"
             continue

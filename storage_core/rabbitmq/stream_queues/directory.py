@@ -1,6 +1,6 @@
-"""Finds the streams in a node's folder: their directories, and their names in the node's tables.
+"""Finds the streams in a node's folder: their directories, their names in the node's tables, and the node's age.
 
-Source: docs/format/rabbitmq-streams.md 1. Reading the files belongs to `stream_log`.
+Source: docs/format/rabbitmq-streams.md 1, 6.1. Reading the files belongs to `stream_log`.
 """
 
 from __future__ import annotations
@@ -8,12 +8,18 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from storage_core.errors import FormatError, StoreNotFoundError
 from storage_core.files import system
 from storage_core.formats.rabbitmq.stream_queues import log_files
-from storage_core.rabbitmq.disk import node
+from storage_core.rabbitmq.disk import khepri, node
+from storage_core.rabbitmq.disk.detect import COORDINATION, WAL_SUFFIX, names_in
 from storage_core.rabbitmq.disk.node import DeclaredQueue
+from storage_core.rabbitmq.disk.span_reader import read_short_file
 
 _STAMPED = re.compile(r"(.*)_\d{16,20}")
+_FLAGS_SUFFIX, _CONTAINERS = "-feature_flags", b"message_containers"
+_WAL_DIGITS = 16
+"""In the names of write-ahead logs since 4.1; before, 8."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,24 @@ def list_streams(root: str) -> list[StreamDirectory]:
         else:
             found.append(StreamDirectory(entry.name, queue.vhost, queue.name, queue))
     return sorted(found, key=lambda stream: (stream.vhost or "", stream.queue, stream.folder))
+
+
+def is_later_node(root: str) -> bool:
+    """Whether the streams below `root` are known to be of a node of 3.13 or later: from the names of its write-ahead
+    logs, its metadata in Khepri, or its feature flags, which are in a file beside the node's data directory.
+    """
+    folder = root.rsplit("/", 1)[0]
+    systems = f"{folder}/{COORDINATION}"
+    names = [name for system_name in names_in(systems) for name in names_in(f"{systems}/{system_name}")]
+    if any(name.endswith(WAL_SUFFIX) and len(name) == _WAL_DIGITS + len(WAL_SUFFIX) for name in names):
+        return True
+    if khepri.servers(folder):
+        return True
+    try:
+        # What lies beside a store at a URI is not looked for.
+        return system.is_local(root) and _CONTAINERS in read_short_file(folder + _FLAGS_SUFFIX)
+    except (FormatError, StoreNotFoundError, OSError):
+        return False
 
 
 def _holds_log(path: str) -> bool:

@@ -56,7 +56,7 @@ class ChunkRange:
 @dataclass(frozen=True)
 class StreamPartition(ScanPartition):
     """Messages in offset order, and the damages that PERMISSIVE shows beside them. `vhosts` correspond to the queues of
-    the context, its files to the ranges.
+    the context, its files to the ranges. `is_later`: the node is known to be of 3.13 or later.
     """
 
     context: RowContext
@@ -64,6 +64,7 @@ class StreamPartition(ScanPartition):
     ranges: tuple[ChunkRange, ...]
     damages: tuple[Damage, ...]
     verify_crc: bool
+    is_later: bool = False
 
     @property
     def estimated_bytes(self) -> int:
@@ -102,7 +103,7 @@ class StreamPartition(ScanPartition):
     def _batches(self, columns: StreamColumns) -> Iterator[StreamBatch]:
         """The messages of the ranges that match the predicates on their index."""
         early = [one for one in map(condition, self.context.predicates) if one.columns <= columns.names]
-        messages = MessageReader()
+        messages = MessageReader(self.is_later)
         reader = SpanReader(self.context.root, list(self.context.files))
         try:
             for number, each in enumerate(self.ranges):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
 
@@ -24,7 +24,7 @@ from storage_core.rabbitmq.index.entries import new_entries
 from storage_core.rabbitmq.read.batch_builder import LEAVE_OUT, RowContext
 from storage_core.rabbitmq.read.selection import queues_of
 from storage_core.rabbitmq.stream_queues import selection
-from storage_core.rabbitmq.stream_queues.directory import StreamDirectory, list_streams
+from storage_core.rabbitmq.stream_queues.directory import StreamDirectory, is_later_node, list_streams
 from storage_core.rabbitmq.stream_queues.partition import ChunkRange, StreamPartition
 from storage_core.rabbitmq.stream_queues.rows import FIELDS, OWN_COLUMNS, StreamColumns
 from storage_core.rabbitmq.stream_queues.stream_log import StreamLog, read_log
@@ -46,6 +46,11 @@ class StreamQueuesSnapshot(Snapshot):
         self.repeated_topics = frozenset(name for name, count in names.items() if count > 1)
         self._logs: dict[str, StreamLog] = {}
         self._warnings = [_unnamed(root, stream) for stream in self.streams if stream.vhost is None]
+
+    @cached_property
+    def is_later(self) -> bool:
+        """Whether the node is known to be of 3.13 or later, so that its rules apply to all messages."""
+        return is_later_node(self.root)
 
     def log(self, stream: StreamDirectory) -> StreamLog:
         """The log of one stream, read once and cached."""
@@ -126,7 +131,9 @@ class StreamQueuesSnapshot(Snapshot):
         context = RowContext(
             self.schema(request), request.mode, self.root, store, "", queues, files, request.predicates
         )
-        return _cut(context, vhosts, ranges, tuple(damages), request)
+        return [
+            replace(part, is_later=self.is_later) for part in _cut(context, vhosts, ranges, tuple(damages), request)
+        ]
 
     def refuse_damages(self, log: StreamLog, damages: list[Damage], request: ScanRequest) -> None:
         """Raises CorruptionError for the first damage, with FAILFAST."""
@@ -164,7 +171,7 @@ def _range(chunk_range: ChunkRange, chunks: npt.NDArray[Any]) -> ChunkRange:
 def _cut(
     context: RowContext, vhosts: tuple[str | None, ...], ranges: list[ChunkRange], damages: tuple[Damage, ...],
     request: ScanRequest,
-) -> list[ScanPartition]:  # fmt: skip
+) -> list[StreamPartition]:  # fmt: skip
     """Cuts into partitions of equal bytes between chunks, then by the message limit; the last one gets the damages."""
     if not ranges:
         nothing = StreamPartition(context, vhosts, (), damages, request.verify_crc)

@@ -44,10 +44,12 @@ class Delivered:
     body: tuple[tuple[int, int], ...]
 
 
-def delivered(data: bytes) -> Delivered:
-    """The message whose sections are `data`. Raises FormatError if it cannot be delivered to any consumer."""
+def delivered(data: bytes, is_later: bool = False) -> Delivered:
+    """The message whose sections are `data`, as a node of 3.13 or later delivers it if it has a header section or the
+    node `is_later`. Raises FormatError if it cannot be delivered to any consumer.
+    """
     found = sections.parse(data)
-    if sections.last_of(found, sections.HEADER) is None:
+    if not is_later and sections.last_of(found, sections.HEADER) is None:
         values, pieces = _values(data, found), [body(found)]
     else:
         values, pieces = _of_container(data, found)
@@ -60,7 +62,7 @@ def delivered(data: bytes) -> Delivered:
 
 
 def _of_container(data: bytes, found: list[Section]) -> tuple[dict[str, Any], list[tuple[int, int]]]:
-    """Property values and body of a message with a header section, with what a node records as it reads one."""
+    """Property values and body of a message at a later node, with what that records as it reads one."""
     pieces, encoded = container_view.body_of(data, found, _leave_out)
     values = container_view.values_of(View.of_sections(data, found), encoded, _leave_out)
     ttl = values["expiration"]

@@ -1,4 +1,4 @@
-"""Walks stream messages with a header section, as nodes since 3.13 write them, in lockstep.
+"""Walks stream messages in lockstep: those with a header section, as nodes since 3.13 write them, or all of such nodes.
 
 For messages that share their layout with too few others for a shape: `section_shapes` is faster. `delivered` returns
 the same for each message alone. Source: docs/format/rabbitmq-streams.md 6.1.
@@ -58,12 +58,12 @@ class Walked:
         return with_sorted_headers(encode_properties(self.content.columns(rows), len(rows)))
 
 
-def walk(buffer: Bytes, starts: Positions, stops: Positions) -> Walked:
-    """Walks the messages [start, stop) of `buffer`. Never raises."""
+def walk(buffer: Bytes, starts: Positions, stops: Positions, is_later: bool = False) -> Walked:
+    """Walks the messages [start, stop) of `buffer`. `is_later`: see `delivered`. Never raises."""
     cursor, count = Cursor(buffer, starts, stops), len(starts)
     content, noted = Converted(count), np.zeros((4, count), np.int64)
     keyed = np.zeros(count, bool)
-    _take_header(cursor, content)
+    _take_header(cursor, content, is_later)
     _take_annotations(cursor, content, noted, keyed)
     section_walk.take_properties(cursor, content)
     section_walk.take_applied(cursor, content)
@@ -73,12 +73,13 @@ def walk(buffer: Bytes, starts: Positions, stops: Positions) -> Walked:
     return Walked(ok, noted[:2], noted[2:], keyed, content)
 
 
-def _take_header(cursor: Cursor, content: Converted) -> None:
-    """Reads delivery mode, priority and time to live. Messages without the section are not ok."""
+def _take_header(cursor: Cursor, content: Converted, is_later: bool) -> None:
+    """Reads delivery mode, priority and time to live. Messages without the section are not ok unless `is_later`."""
     rows = next_section(cursor, sections.HEADER)
-    here = np.zeros(len(cursor.ok), bool)
-    here[rows] = True
-    cursor.ok &= here
+    if not is_later:
+        here = np.zeros(len(cursor.ok), bool)
+        here[rows] = True
+        cursor.ok &= here
     inner, counts = opened(cursor, rows, LISTS)
     inner.ok &= counts <= _MOST_HEADER_FIELDS
     for number, (some, each) in enumerate(inner.rounds(counts)):

@@ -65,11 +65,11 @@ class _Draft:
         return Value(element.code, number, at, False)
 
 
-def shape_of(data: bytes) -> Shape | None:
-    """The shape of one message; None if it has none and the decoder must read it alone."""
+def shape_of(data: bytes, is_later: bool = False) -> Shape | None:
+    """The shape of one message; None if it has none and the decoder must read it alone. `is_later`: see `delivered`."""
     try:
         found = sections.parse(data)
-        sample = delivered.delivered(data)
+        sample = delivered.delivered(data, is_later)
     except FormatError:
         return None
     codes = [section.code for section in found]
@@ -85,7 +85,8 @@ def shape_of(data: bytes) -> Shape | None:
     draft = _Draft(data)
     values = {section.code: _walk(draft, section) for section in found}
     draft.close(len(data), 0, len(data))
-    return _mapped(draft, {section.code: section for section in found}, values, bodies[0].code)
+    contained = is_later or sections.HEADER in codes
+    return _mapped(draft, {section.code: section for section in found}, values, bodies[0].code, contained)
 
 
 def _walk(draft: _Draft, section: Section) -> list[Value | bytes]:
@@ -109,14 +110,14 @@ def _walk(draft: _Draft, section: Section) -> list[Value | bytes]:
 
 
 def _mapped(
-    draft: _Draft, found: dict[int, Section], values: dict[int, list[Value | bytes]], body: int
+    draft: _Draft, found: dict[int, Section], values: dict[int, list[Value | bytes]], body: int, contained: bool
 ) -> Shape | None:
-    """Maps the values to fields; None if only the decoder can do so."""
+    """Maps the values to fields, by the rules for containers if `contained`; None if only the decoder can do so."""
     noted = _pairs(values.get(sections.MESSAGE_ANNOTATIONS, []))
     applied = _pairs(values.get(sections.APPLICATION_PROPERTIES, []))
     if noted is None or applied is None or len({key for key, _ in noted}) < len(noted):
         return None
-    known = _CONTAINER_KEYS if sections.HEADER in found else dict.fromkeys(_CONTAINER_KEYS, frozenset(sections.TEXTS))
+    known = _CONTAINER_KEYS if contained else dict.fromkeys(_CONTAINER_KEYS, frozenset(sections.TEXTS))
     maps = [(found[code], codes) for code, codes in known.items() if code in found]
     if any(key.code not in codes for each, codes in maps for key in each.inner[::2]):
         return None
@@ -124,7 +125,7 @@ def _mapped(
     places = texts.get(delivered.EXCHANGE), texts.get(delivered.ROUTING_KEY)
     if any(value is not None and value.code not in _SHORT for value in places):
         return None
-    listed = (_of_container if sections.HEADER in found else _of_3_10)(values, texts, applied)
+    listed = (_of_container if contained else _of_3_10)(values, texts, applied)
     if listed is None:
         return None
     fields, headers = listed
@@ -136,7 +137,7 @@ def _mapped(
     if isinstance(only, bytes):
         return None
     stretches, widths, sizes = tuple(draft.stretches), tuple(draft.widths), tuple(draft.sizes)
-    replies = sections.HEADER in found and _replies_to_queue(draft.data, found.get(sections.PROPERTIES))
+    replies = contained and _replies_to_queue(draft.data, found.get(sections.PROPERTIES))
     return Shape(stretches, widths, sizes, *places, only, tuple(fields), tuple(headers), replies)
 
 
@@ -168,9 +169,9 @@ def _of_3_10(
 def _of_container(
     values: dict[int, list[Value | bytes]], noted: dict[bytes, Value], applied: list[tuple[bytes, Value]]
 ) -> _Listed | None:
-    """Fields and headers of a message with a header section; see `container_view`."""
+    """Fields and headers of a message at a later node; see `container_view`."""
     fields: list[tuple[str, Value | bytes]] = []
-    for header_field, stated in zip(_HEADER_FIELDS, values[sections.HEADER], strict=False):
+    for header_field, stated in zip(_HEADER_FIELDS, values.get(sections.HEADER, []), strict=False):
         if isinstance(stated, bytes) or (header_field, stated.code) not in _HEADER_CODES:
             return None
         if stated.code != sections.NULL:
