@@ -61,7 +61,7 @@ def follow(chosen: Sequence[Chosen]) -> Iterator[list[Followed]]:
 def _followed(chosen: Chosen, stack: ExitStack) -> Followed:
     store = chosen.named.store
     if not isinstance(store, FollowedStore):
-        what = "quorum queues" if store.queue_type == "quorum" else f"a {store.engine} store"
+        what = "quorum queues" if store.queue_type == "quorum" else "a store at a URI; it reads one on a local disk"
         raise OptionError("--follow", "", f"is not for {what}")
     tail = stack.enter_context(store.follow(named_queues(chosen.request)))
     snapshot = tail.settled()

@@ -122,12 +122,17 @@ class RemoteStore(Store):
 
     def __init__(self, store: Store, access: Access, attached: Sequence[str]) -> None:
         self._store, self._access, self._attached = store, access, list(attached)
-        self.engine, self.path = store.engine, store.path
+        self.engine, self.path, self.queue_type = store.engine, store.path, store.queue_type
 
     @property
     def virtual_host(self) -> str | None:
         """That of the engine's store."""
         return self._store.virtual_host
+
+    @property
+    def virtual_hosts(self) -> frozenset[str]:
+        """Those of the engine's store."""
+        return self._looked().virtual_hosts
 
     @property
     def traffic(self) -> tuple[int, int]:
