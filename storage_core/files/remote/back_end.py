@@ -22,6 +22,11 @@ class Found(NamedTuple):
     etag: str
     modified_ns: int
 
+    @property
+    def version(self) -> str:
+        """What differs between two versions of the object: the ETag, or without one the length and the time."""
+        return self.etag or f"{self.size} {self.modified_ns}"
+
 
 class Gone(Exception):  # noqa: N818 (an answer of the other side, not an error of ours)
     """There is no such object, bucket or container."""

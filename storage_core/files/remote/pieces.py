@@ -24,7 +24,7 @@ BLOCK_SIZE = 32 << 10
 MOST_BLOCKS = 2048
 
 File = tuple[int, str, str]
-"""The number of a bucket's client, path and ETag."""
+"""The number of a bucket's client, path and version."""
 Submit = Callable[[Found, int, int], "Future[memoryview]"]
 
 
@@ -47,7 +47,7 @@ class Piece:
     @property
     def file(self) -> File:
         """The file that it is a span of."""
-        return self.remote, self.found.path, self.found.etag
+        return self.remote, self.found.path, self.found.version
 
     @property
     def is_here(self) -> bool:
@@ -86,7 +86,7 @@ class Pieces:
             if reader not in self._readers:
                 self._readers.append(reader)
             for found, start, stop in _joined(spans):
-                for first, last in self._not_retained((remote, found.path, found.etag), start, stop):
+                for first, last in self._not_retained((remote, found.path, found.version), start, stop):
                     for begin in range(first, last, PIECE_SIZE):
                         reader.waiting.append(Piece(remote, found, begin, min(begin + PIECE_SIZE, last), None, begin))
             self._fill_up(submit)
@@ -132,7 +132,7 @@ class Pieces:
         """The piece that holds the byte at `position`, and its start; or None and the start of the next piece before
         `stop`, or `stop` if there is none.
         """
-        following, file = stop, (remote, found.path, found.etag)
+        following, file = stop, (remote, found.path, found.version)
         with self._lock:
             for pieces in (self._retained, *(reader.under_way for reader in self._readers)):
                 for piece in pieces.get(file, ()):
@@ -208,7 +208,7 @@ class Blocks:
 
     def get(self, remote: int, found: Found, number: int) -> bytes | None:
         """A retained block, or None; `remote` is the number of the bucket's client."""
-        key = (remote, found.path, found.etag, number)
+        key = (remote, found.path, found.version, number)
         with self._lock:
             block = self._blocks.get(key)
             if block is not None:
@@ -218,6 +218,6 @@ class Blocks:
     def put(self, remote: int, found: Found, number: int, block: bytes) -> None:
         """Retains a block."""
         with self._lock:
-            self._blocks[remote, found.path, found.etag, number] = block
+            self._blocks[remote, found.path, found.version, number] = block
             while len(self._blocks) > MOST_BLOCKS:
                 self._blocks.popitem(last=False)

@@ -118,7 +118,7 @@ def open_read(uri: str) -> int:
         if remote.stat(path) is not None:
             raise IsADirectoryError(21, "Is a directory", uri)
         raise FileNotFoundError(2, "No such file or directory", uri)
-    key = (id(remote), path, found.etag)
+    key = (id(remote), path, found.version)
     with _lock:
         known = _descriptors.get(key)
         if known is None:

@@ -69,16 +69,28 @@ class Remote:
             self._outside.clear()
 
     def pin(self, files: Iterable[Found]) -> None:
-        """Pins files as a plan saw them. Raises StoreChangedError for one that differs from a listing here."""
+        """Pins files as a plan saw them. Raises StoreChangedError for one that differs from a listing here, which is
+        made again first: it may be older than the plan.
+        """
         with self._lock:
             for found in files:
-                tree = self._tree(found.path)
-                listed = tree.file(found.path) if tree is not None else None
-                if tree is not None and (listed is None or (listed.etag, listed.size) != (found.etag, found.size)):
+                if not self._is_listed(found):
+                    self._list_again(found.path)
+                if not self._is_listed(found):
                     raise StoreChangedError(
                         f"{self.origin}/{found.path}: the object was replaced after the read was planned; read again"
                     )
                 self._pinned[found.path] = found
+
+    def _is_listed(self, found: Found) -> bool:
+        """Whether the listing that covers a file has this version of it; true without such a listing."""
+        tree = self._tree(found.path)
+        listed = None if tree is None else tree.file(found.path)
+        return tree is None or (listed is not None and (listed.version, listed.size) == (found.version, found.size))
+
+    def _list_again(self, path: str) -> None:
+        root = next(root for root, (tree, _) in self._trees.items() if tree.covers(path))
+        self.look(root, -1.0)
 
     def unpin(self) -> None:
         """Forgets the pinned files."""

@@ -66,7 +66,9 @@ class Tree:
         """A stamp that changes with the names in a folder and, harmlessly and unlike on a disk, with its files."""
         known = self._stamps.get(path)
         if known is None:
-            content = sorted((name, found and (found.etag, found.size)) for name, found in self.folders[path].items())
+            content = sorted(
+                (name, found and (found.version, found.size)) for name, found in self.folders[path].items()
+            )
             known = self._stamps[path] = Stamp(inode=number_of(repr(content)))
         return known
 
