@@ -8,8 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from storage_core.errors import CorruptionError
 from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.formats.rabbitmq.stream_queues import delivered
+from storage_core.formats.rabbitmq.stream_queues.log_files import INDEX_HEAD
+from storage_core.rabbitmq import open_store
 from storage_core.rabbitmq.stream_queues.directory import is_later_node
 from tests.rabbitmq import stream_golden as golden
 from tests.rabbitmq.amqp10 import counted, listed, section
@@ -82,3 +87,18 @@ def test_what_shows_the_release_of_a_node(tmp_path: Path) -> None:
     assert not is_later_node(str(folder))
     (server / "config").write_text("#{machine => {module,khepri_machine,#{}}}.")
     assert is_later_node(str(folder))
+
+
+@pytest.mark.parametrize("content", [INDEX_HEAD, INDEX_HEAD + bytes(28) + b"\1"])
+def test_a_last_index_without_a_segment(tmp_path: Path, content: bytes) -> None:
+    """Nodes since 3.12 delete such an index, which a kill at the start of a segment leaves; 3.10 does not start."""
+    folder = golden.unpack("s10_torn_segment", tmp_path)
+    whole = golden.rows(folder)
+    (stream,) = (path for path in folder.iterdir() if path.is_dir())
+    (stream / f"{10**6:020}.index").write_bytes(content)
+    with pytest.raises(CorruptionError, match="a node does not start the stream"):
+        golden.rows(folder)
+    assert golden.rows(later(folder)) == whole
+    with open_store(str(folder)) as store:
+        lost = [finding for finding in store.verify() if "segment of the last index is missing" in finding.reason]
+    assert len(lost) == (content != INDEX_HEAD)

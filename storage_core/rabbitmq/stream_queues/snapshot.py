@@ -56,7 +56,7 @@ class StreamQueuesSnapshot(Snapshot):
         """The log of one stream, read once and cached."""
         found = self._logs.get(stream.folder)
         if found is None:
-            found = self._logs[stream.folder] = read_log(self.root, stream)
+            found = self._logs[stream.folder] = read_log(self.root, stream, self.is_later)
             self._warnings += [f"{self.root}/{note.file} at {note.position}: {note.reason}" for note in found.notes]
             if stream.replicas > 1:
                 self._warnings.append(

@@ -38,6 +38,8 @@ class StreamLog:
     segments: list[Segment]
     notes: list[Damage] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)
+    is_later: bool = False
+    """Whether the node is known to be of 3.13 or later."""
     flaw: Damage | None = None
     """The damage at which a node's startup already fails while it looks for the end of the log."""
 
@@ -61,19 +63,24 @@ class StreamLog:
         return [segment.chunks() for segment in self.segments]
 
 
-def read_log(root: str, stream: StreamDirectory, known: Mapping[str, Segment] = MappingProxyType({})) -> StreamLog:
+def read_log(
+    root: str, stream: StreamDirectory, is_later: bool = False, known: Mapping[str, Segment] = MappingProxyType({})
+) -> StreamLog:
     """The log of one stream as the node would have it after startup. Raises DataLossError if a file vanished.
 
-    `known` are segments that were read before, by file: one that is not the last and has the same size is reused.
+    `is_later`: the node is known to be of 3.13 or later. `known` are segments that were read before, by file: one that
+    is not the last and has the same size is reused.
     """
     folder = f"{root}/{stream.folder}"
     names = set(system.names(folder))
-    log = StreamLog(root, stream, [])
+    log = StreamLog(root, stream, [], is_later=is_later)
     firsts = sorted(
         name.removesuffix(log_files.INDEX_SUFFIX) for name in names
         if name.endswith(log_files.INDEX_SUFFIX) and log_files.first_offset(name) is not None
     )  # fmt: skip
     _note_unlisted(log, names, firsts)
+    while is_later and firsts and f"{firsts[-1]}{log_files.SEGMENT_SUFFIX}" not in names:
+        _drop_index(log, firsts.pop())
     for name in firsts:
         file = f"{stream.folder}/{name}{log_files.SEGMENT_SUFFIX}"
         try:
@@ -105,6 +112,15 @@ def _note_unlisted(log: StreamLog, names: set[str], firsts: Sequence[str]) -> No
         if name.endswith(log_files.SEGMENT_SUFFIX) and log_files.first_offset(name) is not None and first not in firsts:
             reason = "the segment has no index; a node lists segments by their indexes and does not see it"
             _note(log, f"{log.stream.folder}/{name}", 0, reason)
+
+
+def _drop_index(log: StreamLog, name: str) -> None:
+    """Drops the last index, which has no segment. A kill between the creation of both leaves nothing but its head."""
+    index = f"{log.stream.folder}/{name}{log_files.INDEX_SUFFIX}"
+    size = system.stat(f"{log.root}/{index}").size
+    if size > HEAD_SIZE:
+        reason = "the segment of the last index is missing; a node's start deletes the index"
+        _note(log, index, 0, reason, size, "index")
 
 
 def _drop_empty(log: StreamLog) -> None:
@@ -193,10 +209,11 @@ def _recover_last(log: StreamLog, segment: Segment) -> None:
             found = _whole_chunk(descriptor, segment.size, records[count - 1])
             if isinstance(found, str):
                 position = int(records["position"][count - 1])
-                effect = "a node does not start the stream" if found == HEAD_ONLY else "a node's start cuts it"
+                fails = found == HEAD_ONLY and not log.is_later
+                effect = "a node does not start the stream" if fails else "a node's start cuts it"
                 reason = f"the last chunk that the index lists {found}; {effect}"
                 _note(log, segment.file, position, reason, max(0, segment.size - position))
-                log.flaw = log.notes[-1] if found == HEAD_ONLY else log.flaw
+                log.flaw = log.notes[-1] if fails else log.flaw
                 count -= 1
                 continue
             segment.end, segment.next_id = found
