@@ -102,3 +102,15 @@ def test_a_last_index_without_a_segment(tmp_path: Path, content: bytes) -> None:
     with open_store(str(folder)) as store:
         lost = [finding for finding in store.verify() if "segment of the last index is missing" in finding.reason]
     assert len(lost) == (content != INDEX_HEAD)
+
+
+@pytest.mark.parametrize("sizes", [(0, 0), (0, 8), (8, 0), (3, 5), (40, 30)])
+def test_a_new_stream_whose_files_were_not_written(tmp_path: Path, sizes: tuple[int, int]) -> None:
+    """A node of any release writes both heads again: the stream is empty."""
+    folder = golden.unpack("s01_clean", tmp_path)
+    (stream,) = (path for path in folder.iterdir() if path.is_dir())
+    for path in stream.iterdir():
+        path.write_bytes(bytes(sizes[path.suffix == ".index"]))
+    assert golden.rows(folder) == []
+    with open_store(str(folder)) as store:
+        assert all(finding.position >= 0 for finding in store.verify())

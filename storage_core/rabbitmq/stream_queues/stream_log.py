@@ -162,7 +162,11 @@ def _read_index(log: StreamLog, segment: Segment) -> Damage | None:
     segment.records()
     flaws = []
     index = index_of(segment.file)
+    # A node writes both heads again if the only segment has no room for a chunk.
+    is_empty = len(log.segments) == 1 and segment.size <= HEAD_SIZE + CHUNK.size
     for file, check in ((segment.file, log_files.check_segment_head), (index, log_files.check_index_head)):
+        if is_empty:
+            break
         try:
             check(read_start(f"{log.root}/{file}", HEAD_SIZE))
         except FormatError as error:
@@ -196,7 +200,7 @@ def _recover_last(log: StreamLog, segment: Segment) -> None:
     """Drops records from the end of the last index as long as the chunk of the last record is not intact."""
     records = segment.records()
     size = system.stat(f"{log.root}/{index_of(segment.file)}").size
-    torn = (size - HEAD_SIZE) % INDEX_RECORD.size
+    torn = max(0, size - HEAD_SIZE) % INDEX_RECORD.size
     if torn:
         _note(log, index_of(segment.file), size - torn, "half a record at the end; a node cuts it", torn, "index")
     segment.end, segment.next_id = HEAD_SIZE, segment.first
