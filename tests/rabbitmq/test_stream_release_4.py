@@ -16,6 +16,7 @@ from storage_core.formats.rabbitmq.stream_queues import delivered
 from storage_core.formats.rabbitmq.stream_queues.section_shapes import property_lists, shape_of
 from storage_core.rabbitmq.index.entries import new_entries
 from storage_core.rabbitmq.stream_queues.batch import MessageReader
+from storage_core.rabbitmq.stream_queues.columns import MessageColumns
 from storage_core.rabbitmq.stream_queues.rows import FIELDS
 from tests.rabbitmq import amqp10
 
@@ -138,3 +139,20 @@ def test_a_message_that_does_not_say_whether_it_is_durable() -> None:
     data = amqp10.section(0x70, amqp10.listed(0xC0, [b"\x40", b"\x50\3"])) + amqp10.section(0x75, b"\xa0\1x")
     found = properties.decode(delivered.delivered(data).properties)
     assert (found.get("delivery_mode"), found["priority"]) == (None, 3)
+
+
+def test_the_routing_keys_of_copies() -> None:
+    """A node of 4.3.6 stores the header CC as an annotation; a consumer of a classic queue has the same keys."""
+    begin = amqp10.section(0x70, amqp10.listed(0xC0, [b"\x41"]))
+    copies = amqp10.listed(0xC0, [amqp10.counted(0xA1, b"one"), amqp10.counted(0xA1, b"two")])
+    own = [amqp10.counted(0xA3, b"x-routing-key"), amqp10.counted(0xA1, b"key")]
+    noted = [[*own, amqp10.counted(0xA3, b"x-cc"), copies], own, [amqp10.counted(0xA3, b"x-cc"), copies], []]
+    body = amqp10.section(0x75, amqp10.counted(0xA0, b"body"))
+    messages = [begin + amqp10.section(0x72, amqp10.listed(0xC1, pairs)) + body for pairs in noted]
+    stops = np.cumsum([len(each) for each in messages])
+    starts = stops - [len(each) for each in messages]
+    found = MessageReader().batch(
+        new_entries(len(messages), FIELDS), np.frombuffer(b"".join(messages), np.uint8), starts, stops, {}
+    )
+    columns = MessageColumns(["q"])
+    assert columns("routingKeys", found).to_pylist() == [["key", "one", "two"], ["key"], ["one", "two"], ["q"]]

@@ -60,13 +60,16 @@ class StreamBatch:
 
 @dataclass
 class Parts:
-    """The spans of the parts of messages; (0, 0) for a part that a message does not have."""
+    """The spans of the parts of messages; (0, 0) for a part that a message does not have. `copies` are further routing
+    keys, by row.
+    """
 
     exchange: tuple[Positions, Positions]
     routing_key: tuple[Positions, Positions]
     keyed: Mask
     body: tuple[Positions, Positions]
     groups: list[tuple[npt.NDArray[np.int64], Callable[[], pa.BinaryArray]]] = field(default_factory=list)
+    copies: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
 
     @cached_property
     def property_lists(self) -> pa.BinaryArray:
@@ -359,6 +362,8 @@ def _decode_alone(
             if value is not None:
                 target[0][row], target[1][row] = begin + value[0], begin + value[1]
         parts.keyed[row] = message.routing_key is not None
+        if message.copies:
+            parts.copies[row] = message.copies
         pieces = [buffer[begin + start : begin + stop] for start, stop in message.body]
         place = size if len(pieces) > 1 else begin + message.body[0][0]
         if len(pieces) > 1:

@@ -52,11 +52,18 @@ class MessageColumns:
         return message_column(name, self._decoded(batch))
 
     def _routing_keys(self, batch: StreamBatch) -> pa.Array:
-        """The routing key of each message, or the name of its queue if it has none."""
+        """The routing key of each message and those of its header CC, or the name of its queue if it has neither."""
         keys = spans.text(spans.gather(batch.buffer, *batch.parts.routing_key))
         if not batch.parts.keyed.all():
             names = self._queues.take(as_array(batch.entries["queue"]))
             keys = pc.if_else(as_array(batch.parts.keyed), keys, names)
+        copies = batch.parts.copies
+        if copies:
+            listed = [[key] for key in keys.to_pylist()]
+            for row, more in copies.items():
+                own = listed[row] if batch.parts.keyed[row] else []
+                listed[row] = own + [key.decode("utf-8", "replace") for key in more]
+            return pa.array(listed, pa.list_(pa.string()))
         return pa.ListArray.from_arrays(as_array(np.arange(len(keys) + 1, dtype=np.int32)), keys)
 
     def _decoded(self, batch: StreamBatch) -> MessageBatch:

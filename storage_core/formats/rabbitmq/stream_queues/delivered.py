@@ -35,13 +35,14 @@ MOST_ID = 256
 class Delivered:
     """A message as it is delivered: `properties` is a property list, the others are spans [start, stop) of the stored
     bytes; `body` has one or more, in order. No exchange means the default exchange, whose name is empty; no routing key
-    means the queue's name.
+    and no `copies`, the keys of the header CC, mean the queue's name.
     """
 
     exchange: tuple[int, int] | None
     routing_key: tuple[int, int] | None
     properties: bytes
     body: tuple[tuple[int, int], ...]
+    copies: tuple[bytes, ...] = ()
 
 
 def delivered(data: bytes, is_later: bool = False) -> Delivered:
@@ -49,16 +50,18 @@ def delivered(data: bytes, is_later: bool = False) -> Delivered:
     node `is_later`. Raises FormatError if it cannot be delivered to any consumer.
     """
     found = sections.parse(data)
+    copies: tuple[bytes, ...] = ()
     if not is_later and sections.last_of(found, sections.HEADER) is None:
         values, pieces = _values(data, found), [body(found)]
     else:
         values, pieces = _of_container(data, found)
+        copies = _copies(data, found)
     try:
         listed = properties.encode(values)
     except ValueError as error:
         raise FormatError(0, str(error)) from None
     where = tuple(pieces) or ((0, 0),)
-    return Delivered(_text_of(data, found, EXCHANGE), _text_of(data, found, ROUTING_KEY), listed, where)
+    return Delivered(_text_of(data, found, EXCHANGE), _text_of(data, found, ROUTING_KEY), listed, where, copies)
 
 
 def _of_container(data: bytes, found: list[Section]) -> tuple[dict[str, Any], list[tuple[int, int]]]:
@@ -68,6 +71,13 @@ def _of_container(data: bytes, found: list[Section]) -> tuple[dict[str, Any], li
     ttl = values["expiration"]
     values["expiration"] = str(int(ttl)).encode() if ttl and ttl.removeprefix(b"+").isdigit() else ttl
     return values, pieces
+
+
+def _copies(data: bytes, found: list[Section]) -> tuple[bytes, ...]:
+    """The routing keys in the annotation of the header CC."""
+    noted = sections.pairs_in(data, found, sections.MESSAGE_ANNOTATIONS)
+    kind, keys = next((value for key, value in noted if key == ("symbol", container_view.CC)), container_view.NOTHING)
+    return tuple(key for _, key in keys if isinstance(key, bytes)) if kind == "list" else ()
 
 
 def _leave_out(_reason: str) -> None:
