@@ -8,8 +8,9 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Sequence
+from io import TextIOWrapper
 from types import ModuleType
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -64,6 +65,7 @@ class Commands(click.Group):
         run: Callable[..., Any] = super().main
         if not arguments and "args" not in named:
             sys.meta_path.insert(0, WithoutPandas())  # a process of its own
+            _accept_all_text(sys.stdout)
         if not standalone_mode:
             return run(*arguments, standalone_mode=False, **named)
         try:
@@ -108,6 +110,12 @@ class Commands(click.Group):
         del ctx
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+def _accept_all_text(output: TextIO) -> None:
+    """Makes an output of another encoding accept any text: a terminal shows what it can, a pipe or file gets UTF-8."""
+    if isinstance(output, TextIOWrapper) and output.encoding.lower().replace("-", "") != "utf8":
+        output.reconfigure(errors="replace") if output.isatty() else output.reconfigure(encoding="utf-8")
 
 
 def _not_shown(error: OSError) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -12,6 +13,7 @@ from command_line.output.progress import ProgressLine, progress_text
 from command_line.output.rows import json_rows
 from command_line.output.table import Column, column, print_table
 from command_line.output.template import Template
+from tests.command_line.calls import process, run
 
 
 def test_values_that_json_has_not() -> None:
@@ -116,3 +118,13 @@ def test_no_progress_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     line.bytes_done("walking", 1, 2)
     line.clear()
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_pipe_gets_utf_8_in_every_locale(tmp_path: Path, encoding: str) -> None:
+    file, store = tmp_path / "rows.jsonl", tmp_path / "new"
+    file.write_text('{"topic": "t", "body": "ü – 😀"}\n')
+    run("import", file, store, "--engine", "rocketmq", "--set", "commitLogFileSize=16384")
+    other = {**os.environ, "PYTHONIOENCODING": encoding}
+    for call in (("cat", store), ("ls", store)):
+        assert process(*call, env=other, encoding="utf-8").stdout == process(*call, encoding="utf-8").stdout != ""
