@@ -65,7 +65,7 @@ def first(found: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.Rec
     """The first `limit` rows; all of them for None. Batches without rows are left out."""
     for batch in found:
         if limit is not None:
-            batch = batch.slice(0, limit)
+            batch = batch.slice(0, min(limit, batch.num_rows))
             limit -= batch.num_rows
         if batch.num_rows:
             yield batch

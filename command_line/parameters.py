@@ -5,6 +5,7 @@ The values of switches are parsed as options of a read (`selection`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -22,9 +23,16 @@ class IntegerRange(click.IntRange):
 
 
 class NumberRange(click.FloatRange):
-    """A number in a range; click itself calls it a "float range"."""
+    """A number in a range; click itself calls it a "float range", and takes `nan` and `inf`."""
 
     name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number. Raises click.BadParameter."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
 
 
 BODIES = ("text", "json", "hex", "base64")

@@ -149,7 +149,7 @@ def _of_store(
 
 
 def _queue_id(option: str, text: str, value: Any) -> int:
-    if isinstance(value, str) and value.isascii() and value.isdigit():
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,19}", value):
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MAX_QUEUE_ID:
         raise OptionError(option, text, f"queue {value!r} must be a queue id, 0 to {_MAX_QUEUE_ID}")

@@ -14,8 +14,9 @@ from typing import Any
 
 from storage_core.errors import OptionError, closest
 
-_SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
-_RELATIVE = re.compile(r"-\s*(\d+)\s*(ms|s|m|h|d|w)")
+_DIGITS = re.compile(r"[0-9]{1,19}")
+_SIZE = re.compile(r"(\d{1,19})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_RELATIVE = re.compile(r"-\s*(\d{1,19})\s*(ms|s|m|h|d|w)")
 _RELATIVE_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)")
 _DURATION_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
@@ -53,7 +54,7 @@ def count_of(least: int) -> Callable[[str, str], int]:
 
     def parse(name: str, text: str) -> int:
         value = text.strip()
-        if not (value.isascii() and value.isdigit()) or not least <= int(value) < _LIMIT:
+        if not _DIGITS.fullmatch(value) or not least <= int(value) < _LIMIT:
             raise OptionError(name, text, f"must be a whole number of at least {least}")
         return int(value)
 
@@ -93,7 +94,7 @@ def instant_ms(now_ms: int) -> Callable[[str, str], int]:
 
     def parse(name: str, text: str) -> int:
         value = text.strip()
-        if value.isascii() and value.isdigit() and int(value) < _LIMIT:
+        if _DIGITS.fullmatch(value) and int(value) < _LIMIT:
             return int(value)
         match = _RELATIVE.fullmatch(value)
         if match:

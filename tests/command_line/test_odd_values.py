@@ -91,3 +91,12 @@ def test_switches_of_offsets_that_exclude_each_other(groups: Path) -> None:
     for switch, name in (("--group", "slow"), ("--diff", groups)):
         done = run("offsets", groups, "--at", "2026-11-20", switch, name, code=2)
         assert done.stderr.endswith(f"leave out {switch}\n")
+
+
+def test_numbers_beyond_any_store(rocket: Path) -> None:
+    many = "9" * 25
+    assert len(lines(run("cat", rocket, "--topic", "orders", "--columns", "queueId", "-n", many))) == 6005
+    assert len(lines(run("cat", rocket, "--topic", "orders", "--columns", "queueId", "--last", many))) == 6005
+    for number in ("nan", "inf"):
+        done = run("cat", rocket, "--follow", "--interval", number, code=2)
+        assert f"{number} is not a finite number" in done.stderr

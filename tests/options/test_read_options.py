@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -232,3 +233,15 @@ def test_a_least_number_of_messages_above_the_most() -> None:
         "OptionError: option 'minOffsetsPerTrigger' = '60': is more than maxOffsetsPerTrigger, 10; give less"
     )
     assert read_options({**limits, "minOffsetsPerTrigger": "10"}, stream=True).limits.fewest_messages == 10
+
+
+def test_numbers_of_thousands_of_digits_are_one_line() -> None:
+    """Python refuses to convert these texts."""
+    many = "9" * 5000
+    for option in ("minPartitions", "maxBytesPerPartition", "startingTimestamp", "asOf"):
+        assert f"option '{option}' = '999" in error(**{option: many})
+    assert "startingTimestamp" in error(startingTimestamp=f"-{many}d")
+    assignment = read_options({"assign": json.dumps({"t": [many]})}).assign
+    assert assignment is not None
+    with pytest.raises(OptionError, match="must be a queue id"):
+        assignment.of_store("s", ["s"])
