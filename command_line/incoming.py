@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import chain, islice
 from typing import IO, Any
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ from storage_core.closable import Closable
 from storage_core.errors import MqStoreError, OptionError, shorten
 
 PARQUET, JSON = "parquet", "json"
+STDIN = "-"
 ROWS_AT_ONCE = 8192
 WORK = "checking messages"
 
@@ -90,20 +91,30 @@ class JsonRows(Incoming):
 
     def __init__(self, path: str, body: str) -> None:
         self._path, self._body = path, BODY_BYTES[body]
-        self._file: IO[bytes] = open(path, "rb")  # noqa: SIM115 (closed by `close`)
-        first = self._file.readline()
+        # Closed by `close`, unless it is stdin.
+        self._file: IO[bytes] = open(0 if path == STDIN else path, "rb", closefd=path != STDIN)  # noqa: SIM115
         self.columns: tuple[str, ...] = ()
         try:
-            self.columns = tuple(self._object(first, 1)) if first.strip() else ("body",)
+            read = self._first_lines()
+            self._lines = chain(read, self._file)  # a pipe cannot be read twice
+            self.columns = tuple(self._object(read[-1], len(read))) if read and read[-1].strip() else ("body",)
         except BaseException:
             self.close()
             raise
-        self._file.seek(0)
+
+    def _first_lines(self) -> list[bytes]:
+        """The lines up to the first that is not blank."""
+        read: list[bytes] = []
+        for text in self._file:
+            read.append(text)
+            if text.strip():
+                break
+        return read
 
     def batches(self, line: ProgressLine) -> Iterator[pa.RecordBatch]:
         """The rows, some thousands per batch."""
         number = 0
-        while lines := list(islice(self._file, ROWS_AT_ONCE)):
+        while lines := list(islice(self._lines, ROWS_AT_ONCE)):
             at = [number + place + 1 for place, text in enumerate(lines) if text.strip()]
             rows = [self._object(lines[each - number - 1], each) for each in at]
             yield pa.RecordBatch.from_arrays(

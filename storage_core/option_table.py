@@ -33,7 +33,7 @@ _WRITE_NAMES = {name.lower(): name for name in (*(option.name for option in WRIT
 _OWNER = {option.name: option.engine for option in OPTIONS if option.engine is not None} | {"queue": RABBITMQ}
 _DEFAULT = {option.name: option.default for option in OPTIONS}
 _READING = {name.lower(): name for option in READ_OPTIONS for name in option.names}
-_STORE_SETTINGS = frozenset({"vhost", *(option.name for option in SETTING_OPTIONS)})
+_STORE_SETTINGS = frozenset({"vhost", *(option.name.lower() for option in SETTING_OPTIONS)})
 
 
 def read_options(raw: Mapping[str, str], now_ms: int | None = None, stream: bool = False) -> ReadOptions:
@@ -74,9 +74,14 @@ def write_options(raw: Mapping[str, str]) -> WriteOptions:
         for name, text in given.items()
         if (owner := _OWNER.get(name)) is not None and text.strip().lower() != _DEFAULT.get(name)
     ]
-    store = {name: text for name, text in given.items() if name in _STORE_SETTINGS}
-    job = {name: text for name, text in given.items() if name not in store}
+    store, job = split_settings(given)
     return WriteOptions(None if engine == "auto" else engine, job, store, tuple(own))
+
+
+def split_settings(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The options of a write that `open_store` takes, and those that `begin_job` takes."""
+    store = {name: text for name, text in given.items() if name.lower() in _STORE_SETTINGS}
+    return store, {name: text for name, text in given.items() if name not in store}
 
 
 def _why(lower: str) -> str:
@@ -94,5 +99,6 @@ __all__ = [
     "ReadOptions",
     "WriteOptions",
     "read_options",
+    "split_settings",
     "write_options",
 ]

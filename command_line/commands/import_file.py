@@ -6,13 +6,14 @@ import os
 
 import click
 
-from command_line.incoming import JSON, PARQUET, incoming
+from command_line.incoming import JSON, PARQUET, STDIN, incoming
 from command_line.outcome import exit_code, say
 from command_line.output.progress import shown_progress
 from command_line.output.units import counted
 from command_line.parameters import BODIES, switches
 from storage_core import open_store
 from storage_core.errors import MqStoreError, OptionError, RowError
+from storage_core.option_table import split_settings
 from storage_core.options.option import RABBITMQ, ROCKETMQ
 from storage_core.store import Store
 
@@ -22,6 +23,7 @@ Examples:
   mqstore export OLD orders.parquet --topic orders && mqstore import orders.parquet NEW --engine rocketmq
   mqstore import orders.jsonl STORE --topic orders-replayed
   mqstore import orders.jsonl STORE --dry-run                     checks every row
+  mqstore cat OLD --topic orders --body base64 | mqstore import - NEW --engine rocketmq --body base64
   mqstore export DEAD all.parquet --scan log --decompress false --mode dropmalformed
   mqstore import all.parquet RESCUED --engine rocketmq --set preserve=true
 """
@@ -44,15 +46,19 @@ def command(
     file: str, store: str, engine: str | None, topic: str | None, format_: str | None, body: str,
     options: tuple[str, ...], dry_run: bool, commit_log_path: str | None,
 ) -> int:  # fmt: skip
-    """Writes the messages of FILE.parquet or FILE.jsonl, as `mqstore export` writes them, into STORE: all or none.
+    """Writes the messages of FILE.parquet or FILE.jsonl, as `mqstore export` writes them, into STORE: all or none; - is
+    JSON lines from stdin.
 
     Columns are those of a Spark write. Text bodies lose bytes that are not UTF-8: export Parquet, or use --body base64.
     """
-    kind = format_ or KINDS.get(os.path.splitext(file)[1].lower())
-    if kind is None:
-        raise OptionError("FILE", file, f"its name must end in {', '.join(KINDS)}, or add --format")
-    settings, where = _settings(options, topic), {} if commit_log_path is None else {"commitLogPath": commit_log_path}
-    with incoming(file, kind, body) as source, _opened(store, engine, where) as target, shown_progress() as line:
+    kind = _kind(file, format_)
+    where, settings = split_settings(_settings(options, topic))
+    where |= {} if commit_log_path is None else {"commitLogPath": commit_log_path}
+    with (
+        incoming(file, kind, body) as source,
+        _opened(store, engine, where) as target,
+        shown_progress() as line,
+    ):
         job = target.begin_job(source.columns, "mqstore import", **settings)
         try:
             part = job.stage(source.batches(line))
@@ -72,6 +78,15 @@ def command(
             say(text)
     say(f"{counted(count, 'message')} {'can be' if dry_run else ''} written to {store}".replace("  ", " "))
     return 0
+
+
+def _kind(file: str, given: str | None) -> str:
+    kind = given or (JSON if file == STDIN else KINDS.get(os.path.splitext(file)[1].lower()))
+    if kind is None:
+        raise OptionError("FILE", file, f"its name must end in {', '.join(KINDS)}, or add --format")
+    if kind == PARQUET and file == STDIN:
+        raise OptionError("--format", kind, "needs a file: Parquet cannot be read from a pipe")
+    return kind
 
 
 def _settings(options: tuple[str, ...], topic: str | None) -> dict[str, str]:
