@@ -104,6 +104,17 @@ def test_a_queue_far_beyond_the_others_must_be_asked_for(tmp_path: Path) -> None
     assert len(append(tmp_path / "s", {"queueId": pa.array([MOST_QUEUES + 5], pa.int32())})) == 3
 
 
+@pytest.mark.parametrize(
+    ("column", "value", "bits"),
+    [("queueId", 1 << 40, 32), ("queueId", 1.5, 32), ("queueId", "x", 32), ("flag", -(1 << 31) - 1, 32),
+     ("reconsumeTimes", float("nan"), 32), ("bornTimestamp", "today", 64)],
+)  # fmt: skip
+def test_a_number_that_does_not_fit_names_its_row(tmp_path: Path, column: str, value: Any, bits: int) -> None:
+    rule = f"row 2 of its task: column '{column}' is {value!r}: it must be a whole number of {bits} bits"
+    with pytest.raises(RowError, match=re.escape(rule)):
+        append(tmp_path / "s", {"topic": ["t"] * 3, "body": ["a"] * 3, column: [None, None, value]})
+
+
 def test_append_takes_what_pyarrow_makes_a_table_of(tmp_path: Path) -> None:
     import pandas
 

@@ -26,7 +26,7 @@ from storage_core.formats.rocketmq.hosts import pack_hosts
 from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
 from storage_core.formats.rocketmq.property_pairs import PairColumn, no_pairs
 from storage_core.formats.spans import holds_any, is_ascii
-from storage_core.input_columns import as_binary, check_names, spelled
+from storage_core.input_columns import as_binary, check_names, shown, spelled
 from storage_core.rocketmq.schema import NATIVE
 from storage_core.rocketmq.write.options import MAX_TOPIC_SIZE, WriteSettings
 
@@ -121,14 +121,17 @@ class GivenColumns:
         return texts
 
     def numbers(self, name: str, kind: pa.DataType, default: int) -> npt.NDArray[Any]:
-        """A column as integers, `default` for null."""
+        """A column as integers, `default` for null. Raises RowError for a value that is none of `kind`."""
         if not self.has(name):
             return np.full(self.count, default, kind.to_pandas_dtype())
         column = self._columns[name]
         try:
             column = column if column.type == kind else column.cast(kind)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        except pa.ArrowNotImplementedError as error:
             raise ColumnError(name, f"is not {kind}: {shorten(str(error))}") from None
+        except pa.ArrowInvalid:
+            row, value = _first_unfit(column, kind)
+            raise self.error(name, row, value, f"it must be a whole number of {kind.bit_width} bits") from None
         column = column.fill_null(default) if column.null_count else column
         out: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
         return out
@@ -321,6 +324,16 @@ def _refuse_controls(
         name = names if isinstance(names, str) else names[at].as_py()
         rule = "the bytes 0x01 and 0x02 separate properties and may not be in one"
         raise given.error(name, at if rows is None else rows[at], shorten(repr(texts[at].as_py())), rule)
+
+
+def _first_unfit(column: pa.Array, kind: pa.DataType) -> tuple[int, str]:
+    """The first row whose value cannot be cast to `kind`, and the value."""
+    for row, value in enumerate(column):
+        try:
+            value.cast(kind)
+        except pa.ArrowInvalid:
+            return row, shown(value.as_py())
+    raise AssertionError(f"every value of {column.type} is {kind}")
 
 
 def _first(found: pa.BooleanArray) -> int:
