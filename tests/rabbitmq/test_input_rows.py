@@ -140,3 +140,13 @@ def test_other_columns_count_only_without_raw_properties(tmp_path: Path) -> None
     assert rows[1] == {"deliveryMode": 2, "priority": 3, "messageId": "m"}
     with pytest.raises(RowError, match="row 1 of its task: column 'priority' is 900"):
         small(tmp_path / "w").append(frame(**{**columns, "rawProperties": raw, "priority": pa.array([3, 900])}))
+
+
+def test_a_message_without_routing_keys_gets_that_of_its_queue(tmp_path: Path) -> None:
+    """A node's channel takes the first key of each message that it delivers, and crashes where there is none."""
+    store = small(tmp_path)
+    keys = pa.array([[], ["k", "l"]], pa.list_(pa.string()))
+    store.append(frame(routingKeys=keys))
+    store.append(frame(routingKeys=keys.take(pa.array([1, 0]))))
+    found = [keys for batch in store.read("q") for keys in batch["routingKeys"].to_pylist()]
+    assert found == [["q"], ["k", "l"], ["k", "l"], ["q"]]
