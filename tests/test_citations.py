@@ -234,7 +234,7 @@ def test_the_options_that_are_named_exist() -> None:
     assert sorted(f"{place}: {name}" for place, name in named if name.lower() not in known) == []
 
 
-NO_OPTIONS_OF_OURS = {"checkpointlocation", "messageindexenable", "storetype", "name", "x"}
+NO_OPTIONS_OF_OURS = {"checkpointlocation", "configmanagerversion", "messageindexenable", "storetype", "name", "x"}
 """Spark's, settings of a broker, and stand-ins for any option."""
 
 
