@@ -91,7 +91,7 @@ def test_what_shows_the_release_of_a_node(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [INDEX_HEAD, INDEX_HEAD + bytes(28) + b"\1"])
 def test_a_last_index_without_a_segment(tmp_path: Path, content: bytes) -> None:
-    """Nodes since 3.12 delete such an index, which a kill at the start of a segment leaves; 3.10 does not start."""
+    """A later node deletes such an index, left by a kill at the start of a segment; 3.10 does not start."""
     folder = golden.unpack("s10_torn_segment", tmp_path)
     whole = golden.rows(folder)
     (stream,) = (path for path in folder.iterdir() if path.is_dir())
