@@ -7,15 +7,19 @@ import random
 import shutil
 import tarfile
 from pathlib import Path
+from struct import pack
 from typing import Any
+from zlib import adler32
 
 import pyarrow as pa
 import pytest
 
 from storage_core import find_stores
 from storage_core.errors import MqStoreError
+from storage_core.formats.rabbitmq.erlang.external_term import FALSE, TRUE, Atom, Opaque, encode
 from storage_core.rabbitmq import looks_like_store, open_store, stores_below
-from storage_core.rabbitmq.disk import node
+from storage_core.rabbitmq.disk import khepri, node
+from storage_core.rabbitmq.disk.raft_log import read_log, read_wals
 from storage_core.rabbitmq.stream_queues.directory import list_streams
 from storage_core.store import ScanRequest
 from tests.rabbitmq import golden
@@ -69,6 +73,28 @@ def test_queues_in_khepri(of_4_3: tuple[Path, dict[tuple[str, str], tuple[str, A
     assert ("/", "lazy") not in listed
     (stream,) = list_streams(str(folder / "stream"))
     assert (stream.vhost, stream.queue) == ("/", "stream")
+
+
+def test_conditions_with_paths_in_khepri(of_4_3: tuple[Path, dict[tuple[str, str], tuple[str, Any]]]) -> None:
+    """As in the log of a node whose metadata was moved from Mnesia: maps with lists as keys precede the queues."""
+    folder, listed = of_4_3
+    ((root, server),) = khepri.servers(str(folder))
+    index = read_log(root, server, read_wals(root)).last_index
+    vhost = [Atom("rabbitmq"), Atom("vhosts"), b"/"]
+    exists = {Opaque(encode(vhost)[1:]): (Atom("if_node_exists"), TRUE)}
+    record = (Atom("amqqueue"), (Atom("resource"), b"/", Atom("queue"), b"moved"), TRUE, FALSE, Atom("none"), [])
+    record = (*record, *[Atom("none")] * 13, Atom("rabbit_classic_queue"), {})
+    commands = [
+        (Atom("put"), [*vhost, Atom("user_permissions"), b"guest"], Atom("none"), {Atom("keep_while"): exists}),
+        (Atom("put"), [*vhost, Atom("queues"), b"moved"], (Atom("p_data"), record), {}),
+    ]
+    data = b"RAWA\1"
+    for number, command in enumerate(commands, 1):
+        entry = encode((Atom("$usr"), {}, command, Atom("noreply")))
+        checked = pack(">QQ", index + number, 1) + entry
+        data += pack(">BHH", 0, 0, len(server)) + server.encode() + pack(">II", adler32(checked), len(entry)) + checked
+    (Path(root) / f"{999:016}.wal").write_bytes(data)
+    assert kinds_of(folder) == {**listed, ("/", "moved"): ("classic", {})}
 
 
 def test_damage_in_khepri(of_4_3: tuple[Path, dict[tuple[str, str], tuple[str, Any]]]) -> None:

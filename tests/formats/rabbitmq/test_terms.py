@@ -54,6 +54,15 @@ def test_external_terms(term: Any) -> None:
     assert same(et.decode(et.encode(term)), term)
 
 
+def test_keys_that_are_no_keys_in_python() -> None:
+    key = [b"a", {b"b": 1}]
+    inner = {et.Opaque(et.encode(key)[1:]): [1, b"c"], b"plain": {}}
+    for _ in range(60):
+        inner = {et.Opaque(et.encode(key)[1:]): inner}
+    assert et.decode(et.encode(inner)) == inner
+    assert et.decode(et.encode({et.Opaque(et.encode((key, 1))[1:]): 2})) == {et.Opaque(et.encode((key, 1))[1:]): 2}
+
+
 @given(TERMS, st.data())
 @settings(deadline=None)
 def test_damaged_terms_are_errors_with_a_place(term: Any, data: st.DataObject) -> None:

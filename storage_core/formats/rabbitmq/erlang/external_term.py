@@ -1,8 +1,9 @@
 """Erlang's external term format: bytes ⇄ Python values. The formats that hold a term interpret it.
 
 Atoms are `Atom`, binaries `bytes`, strings (lists of small numbers) lists of ints, tuples, lists, maps and numbers
-their Python counterparts; pids, ports, references and functions are kept as bytes. Source: the "External Term Format"
-chapter of Erlang's ERTS reference; rabbitmq.md 6.3 for which tags occur.
+their Python counterparts; pids, ports, references and functions are kept as bytes, and so are keys of maps that hold a
+list or a map. Source: the "External Term Format" chapter of Erlang's ERTS reference; rabbitmq.md 6.3 for which tags
+occur.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Atom(str):
 
 @dataclass(frozen=True)
 class Opaque:
-    """A pid, port, reference, function or bit string: only its bytes are kept, tag first."""
+    """A pid, port, reference, function, bit string or key of a map: only its bytes are kept, tag first."""
 
     raw: bytes
 
@@ -140,10 +141,14 @@ class _Reader:
         self.position += 4
         return cast("int", value)
 
-    def items(self, count: int, depth: int) -> list[Any]:
-        if count > len(self.raw) - self.position:
+    def checked(self, count: int, size: int = 1) -> int:
+        """A number of elements of at least `size` bytes each. Raises FormatError if there is no room for them."""
+        if size * count > len(self.raw) - self.position:
             raise FormatError(self.position, f"{count} elements in {len(self.raw) - self.position} bytes")
-        return [self.term(depth + 1) for _ in range(count)]
+        return count
+
+    def items(self, count: int, depth: int) -> list[Any]:
+        return [self.term(depth + 1) for _ in range(self.checked(count))]
 
 
 def _signed(reader: _Reader, _depth: int) -> int:
@@ -186,12 +191,17 @@ def _list(reader: _Reader, depth: int) -> list[Any] | ImproperList:
 
 
 def _map(reader: _Reader, depth: int) -> dict[Any, Any]:
-    start = reader.position
-    pairs = reader.items(2 * reader.u32(), depth)
-    try:
-        return dict(zip(pairs[::2], pairs[1::2], strict=True))
-    except TypeError:
-        raise FormatError(start, "a map whose key is a list or a map is not supported") from None
+    found = {}
+    for _ in range(reader.checked(reader.u32(), 2)):
+        start = reader.position
+        key = reader.term(depth + 1)
+        stop = reader.position
+        value = reader.term(depth + 1)
+        try:
+            found[key] = value
+        except TypeError:
+            found[Opaque(reader.raw[start:stop])] = value
+    return found
 
 
 def _opaque(size: int) -> Callable[[_Reader, int], Opaque]:
