@@ -75,11 +75,20 @@ def test_queues_in_khepri(of_4_3: tuple[Path, dict[tuple[str, str], tuple[str, A
     assert (stream.vhost, stream.queue) == ("/", "stream")
 
 
+def append(folder: Path, commands: list[Any]) -> None:
+    """Adds commands to a node's metadata store, in a write-ahead log of their own."""
+    ((root, server),) = khepri.servers(str(folder))
+    index, data = read_log(root, server, read_wals(root)).last_index, b"RAWA\1"
+    for number, command in enumerate(commands, 1):
+        entry = encode((Atom("$usr"), {}, command, Atom("noreply")))
+        checked = pack(">QQ", index + number, 1) + entry
+        data += pack(">BHH", 0, 0, len(server)) + server.encode() + pack(">II", adler32(checked), len(entry)) + checked
+    (Path(root) / f"{999 + index:016}.wal").write_bytes(data)
+
+
 def test_conditions_with_paths_in_khepri(of_4_3: tuple[Path, dict[tuple[str, str], tuple[str, Any]]]) -> None:
     """As in the log of a node whose metadata was moved from Mnesia: maps with lists as keys precede the queues."""
     folder, listed = of_4_3
-    ((root, server),) = khepri.servers(str(folder))
-    index = read_log(root, server, read_wals(root)).last_index
     vhost = [Atom("rabbitmq"), Atom("vhosts"), b"/"]
     exists = {Opaque(encode(vhost)[1:]): (Atom("if_node_exists"), TRUE)}
     record = (Atom("amqqueue"), (Atom("resource"), b"/", Atom("queue"), b"moved"), TRUE, FALSE, Atom("none"), [])
@@ -88,13 +97,26 @@ def test_conditions_with_paths_in_khepri(of_4_3: tuple[Path, dict[tuple[str, str
         (Atom("put"), [*vhost, Atom("user_permissions"), b"guest"], Atom("none"), {Atom("keep_while"): exists}),
         (Atom("put"), [*vhost, Atom("queues"), b"moved"], (Atom("p_data"), record), {}),
     ]
-    data = b"RAWA\1"
-    for number, command in enumerate(commands, 1):
-        entry = encode((Atom("$usr"), {}, command, Atom("noreply")))
-        checked = pack(">QQ", index + number, 1) + entry
-        data += pack(">BHH", 0, 0, len(server)) + server.encode() + pack(">II", adler32(checked), len(entry)) + checked
-    (Path(root) / f"{999:016}.wal").write_bytes(data)
+    append(folder, commands)
     assert kinds_of(folder) == {**listed, ("/", "moved"): ("classic", {})}
+
+
+def test_queues_deleted_by_a_program_in_khepri(of_4_3: tuple[Path, dict[tuple[str, str], tuple[str, Any]]]) -> None:
+    """As by nodes of 4.0 to 4.2; one of the latter may add conditions, which decide whether the queue is deleted."""
+    folder, listed = of_4_3
+    name = (Atom("resource"), b"/", Atom("queue"), b"later")
+
+    def program(what: str, values: list[Any]) -> Any:
+        literals = {(Atom("f"), 1): [Atom("vhosts")]}
+        return Atom("tx"), (Atom("horus_fun"), Atom(what), b"FOR1", 0, [], literals, values, Atom("undefined")), []
+
+    conditions = [(Atom("if_payload_version"), 1)]
+    deletes = "horus__rabbit_db_queue__-delete_in_khepri/2-fun-0-__70546093"
+    append(folder, [program("horus__other__-f/1-fun-0-__1", [name]), program(deletes, [name, conditions, FALSE])])
+    assert kinds_of(folder) == listed
+    append(folder, [program(deletes, [name, FALSE])])
+    del listed["/", "later"]
+    assert kinds_of(folder) == listed
 
 
 def test_damage_in_khepri(of_4_3: tuple[Path, dict[tuple[str, str], tuple[str, Any]]]) -> None:

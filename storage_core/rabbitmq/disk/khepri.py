@@ -1,7 +1,7 @@
 """The queues in Khepri, the metadata store of later nodes: replays the commands of its raft log, in order.
 
-Earlier nodes keep their metadata in Mnesia's tables, which `node` reads. Transactions are programs, which are not run:
-their changes to queues are not seen. Source: docs/format/rabbitmq.md 9.
+Earlier nodes keep their metadata in Mnesia's tables, which `node` reads. Transactions are programs, which are not run;
+the one that deletes a queue is recognised by its name. Source: docs/format/rabbitmq.md 9.1.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ RECORD = "amqqueue"
 OF_VHOSTS = ["rabbitmq", "vhosts"]
 QUEUE_DEPTH, VHOST_DEPTH = 5, 3
 """Lengths of the paths of a queue and of a virtual host."""
+DELETES_QUEUE = "horus__rabbit_db_queue__-delete_in_khepri/"
+"""Begins the name of the program by which nodes of 4.0 to 4.2 delete a queue."""
+_FUN_SIZE, _FUN_NAME, _FUN_VALUES = 8, 1, 6
+"""Size of a program's record, and the indices of its name and of the values that it closes over."""
 
 Records = dict[tuple[bytes, bytes], tuple[Any, ...]]
 
@@ -77,8 +81,11 @@ def _in_tree(state: Any) -> Iterator[tuple[tuple[bytes, bytes], tuple[Any, ...]]
 
 
 def _is_queue(record: Any) -> bool:
-    named = isinstance(record, tuple) and len(record) > 1 and record[0] == RECORD
-    return named and isinstance(record[1], tuple) and len(record[1]) == 4 and isinstance(record[1][3], bytes)
+    return isinstance(record, tuple) and len(record) > 1 and record[0] == RECORD and _is_resource(record[1])
+
+
+def _is_resource(term: Any) -> bool:
+    return isinstance(term, tuple) and len(term) == 4 and isinstance(term[1], bytes) and isinstance(term[3], bytes)
 
 
 def _commands(root: str, log: RaftLog) -> Iterator[tuple[Any, ...]]:
@@ -101,7 +108,9 @@ def _commands(root: str, log: RaftLog) -> Iterator[tuple[Any, ...]]:
 
 
 def _apply(found: Records, command: Any) -> None:
-    """Applies {put, path, payload, options} or {delete, path, options}."""
+    """Applies {put, path, payload, options}, {delete, path, options}, or a {tx, program, arguments} that deletes."""
+    if isinstance(command, tuple) and len(command) == 3 and command[0] == "tx":
+        found.pop(_deleted_by(command[1]), None)
     if not isinstance(command, tuple) or len(command) < 3 or not isinstance(command[1], list):
         return
     path = command[1]
@@ -118,6 +127,17 @@ def _apply(found: Records, command: Any) -> None:
         key = (names[0] or b"", names[2] or b"")
         if key not in found or ("if_node_exists", "false") not in _conditions(path[-1]):
             found[key] = command[2][-1]
+
+
+def _deleted_by(program: Any) -> tuple[bytes, bytes]:
+    """The virtual host and the name of the queue that a program deletes, whatever its state; empty if it does not."""
+    if isinstance(program, tuple) and len(program) == _FUN_SIZE and isinstance(program[_FUN_VALUES], list):
+        values = program[_FUN_VALUES]
+        queues = [each for each in values if _is_resource(each)]
+        has_conditions = any(isinstance(each, list) and each for each in values)
+        if str(program[_FUN_NAME]).startswith(DELETES_QUEUE) and len(queues) == 1 and not has_conditions:
+            return queues[0][1], queues[0][3]
+    return b"", b""
 
 
 def _name(part: Any) -> bytes | None:
