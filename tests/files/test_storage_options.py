@@ -174,3 +174,10 @@ def test_a_bucket_of_googles_that_changes_is_named(bucket: HttpBucket, tmp_path:
     bucket.objects[path] = bytes(len(bucket.objects[path]))
     with pytest.raises(StoreChangedError, match="the object was replaced while the store was read"):
         [list(piece.read()) for piece in plan]
+
+
+@pytest.mark.parametrize("name", ["a\tb", "a/../b"])
+def test_a_name_that_the_client_refuses_is_one_line(bucket: HttpBucket, name: str) -> None:
+    refused = failure(f"gs://backups/{name}", StorageError, **google(bucket))
+    assert "which the client cannot ask for" in refused
+    assert bucket.asked == []

@@ -53,7 +53,9 @@ _HINTS = {
     "AuthorizationHeaderMalformed": "the bucket lies in another region; set storage.region",
 }
 NOT_SIGNED = "nobody who is trusted here signed the certificate; name its CA by storage.caFile"
+_NO_NAME = "Could not parse path"
 _SIGNS = {
+    _NO_NAME: "a name has an empty part, . or .., or a control character, which the client cannot ask for",
     "Missing SecretAccessKey": "an access key was given without its secret; set storage.secretKey or the environment",
     "Missing AccessKeyId": "a secret key was given without its id; set storage.accessKey or the environment",
     "Failed to read token file": "the file that AWS_WEB_IDENTITY_TOKEN_FILE names cannot be read",
@@ -90,7 +92,7 @@ _SIGNS = {
     "error decoding response body": "the answer broke off",
     "IncompleteBody": "the answer broke off",
 }
-_FOR_GOOD = (BARE_REDIRECT, "InvalidCertificate", "InvalidContentType")
+_FOR_GOOD = (BARE_REDIRECT, "InvalidCertificate", "InvalidContentType", _NO_NAME)
 WANTS_TLS = " (an endpoint that wants TLS begins with https://)"
 _SIGNS_OF_TLS = re.compile(r"IncompleteMessage|Parse\(|status code: 400 Bad Request(?!: \{)")
 

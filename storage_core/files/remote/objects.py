@@ -57,7 +57,7 @@ class Objects(BackEnd):
     def walk(self, prefix: str) -> Iterator[list[Found]]:
         """Everything below a folder: one list per request."""
         self._check_process()
-        answers = iter(self._obstore.list(self._client, prefix or None, chunk_size=CHUNK))
+        answers = self._translated(lambda: iter(self._obstore.list(self._client, prefix or None, chunk_size=CHUNK)))
         while (answer := self._translated(lambda: next(answers, None), opens=True)) is not None:
             yield [_found(meta) for meta in answer]
 
