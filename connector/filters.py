@@ -35,6 +35,7 @@ _OF_CLASS = {
 }  # fmt: skip
 OPERATORS = ("=", "==", "!=", "<", "<=", ">", ">=", "in", "not in", "is null", "is not null", "starts with",
              "not starts with", "contains")  # fmt: skip
+UNARY = ("is null", "is not null")
 _EXAMPLE = '("topic", "=", "orders")'
 
 Triple = Sequence[Any]
@@ -113,6 +114,8 @@ def _of_triple(triple: Any, schema: pa.Schema) -> Predicate:
         raise OptionError("filters", repr(triple), f"there is no column {column}; {hint}")
     if op not in OPERATORS:
         raise OptionError("filters", repr(triple), f"there is no operator {op!r}; there are {', '.join(OPERATORS)}")
+    if len(triple) == 2 and op not in UNARY:
+        raise OptionError("filters", repr(triple), f"has no value; only {' and '.join(UNARY)} take none")
     op = "=" if op == "==" else op
     if value is None and op in ("=", "!="):
         op = "is null" if op == "=" else "is not null"

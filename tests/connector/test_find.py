@@ -261,6 +261,7 @@ def test_wrong_lookups_are_one_line(spark: SparkSession, directory: str, option:
         ([("nope", "=", 1)], "there is no column nope; the columns are"),
         ([("tag", "=", "A")], "there is no column tag; did you mean tags?"),
         ([("topic", "~", "a")], "there is no operator '~'; there are ="),
+        ([("topic", "=")], "has no value; only is null and is not null take none"),
         ([("topic", "=", 1)], "the column is text, 1 is not"),
         ([("queueId", "in", "01")], "in takes a list of values"),
         ([("queueOffset", ">", "x")], "the column holds whole numbers of 64 bits, 'x' is not one"),
