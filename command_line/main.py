@@ -6,6 +6,7 @@ Source: interface.md 37 to 39.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from io import TextIOWrapper
@@ -65,6 +66,7 @@ class Commands(click.Group):
         run: Callable[..., Any] = super().main
         if not arguments and "args" not in named:
             sys.meta_path.insert(0, WithoutPandas())  # a process of its own
+            _open_outputs()
             _accept_all_text(sys.stdout)
         if not standalone_mode:
             return run(*arguments, standalone_mode=False, **named)
@@ -110,6 +112,13 @@ class Commands(click.Group):
         del ctx
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+def _open_outputs() -> None:
+    """Sends to nowhere what a shell has closed (`>&-`): Python has no stream for it then."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (for the whole process)
 
 
 def _accept_all_text(output: TextIO) -> None:

@@ -13,7 +13,7 @@ from command_line.output.progress import ProgressLine, progress_text
 from command_line.output.rows import json_rows
 from command_line.output.table import Column, column, print_table
 from command_line.output.template import Template
-from tests.command_line.calls import process, run
+from tests.command_line.calls import process, run, shell
 
 
 def test_values_that_json_has_not() -> None:
@@ -128,3 +128,16 @@ def test_a_pipe_gets_utf_8_in_every_locale(tmp_path: Path, encoding: str) -> Non
     other = {**os.environ, "PYTHONIOENCODING": encoding}
     for call in (("cat", store), ("ls", store)):
         assert process(*call, env=other, encoding="utf-8").stdout == process(*call, encoding="utf-8").stdout != ""
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [("ls", 0), ("verify", 0), ("cat", 0), ("export - -n 1", 0), ("cat --topic none", 2), ("--help", 0)],
+)
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_closed_output_changes_no_exit_code(rocket: Path, call: str, code: int, closed: str) -> None:
+    command, *more = call.split()
+    arguments = " ".join([command, str(rocket), *more] if command != "--help" else [command])
+    done = shell(f"mqstore {arguments} {closed}")
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
