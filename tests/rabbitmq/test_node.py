@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import tarfile
@@ -174,3 +175,17 @@ def test_a_write_to_a_queue_of_another_type_is_refused(
     with open_store(path) as store, pytest.raises(MqStoreError, match="a quorum queue has this name, and a write"):
         store.append(rows.drop_columns(list(options)), **options)
     assert {file: file.read_bytes() for file in Path(path).rglob("*") if file.is_file()} == before
+
+
+def test_every_store_of_a_node_sees_that_it_runs(tmp_path: Path) -> None:
+    """Its pid file lies beside the data directory, wherever in that a store lies."""
+    with tarfile.open(TABLES / "kinds" / "node.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    stores = find_stores(str(tmp_path / "node"))
+    assert {Path(store).parent.name for store in stores} == {"vhosts", "quorum", "node"}
+    for running in (False, True):
+        if running:
+            (tmp_path / "node.pid").write_text(str(os.getpid()))
+        for path in stores:
+            with open_store(path) as store:
+                assert store.state().running == running
