@@ -29,6 +29,8 @@ def frame(**columns: pa.Array) -> pa.Table:
     [
         ("body", pa.array([1, 2]), ColumnError, "column 'body': holds int64; it must be text or bytes"),
         ("queue", pa.array([1.5, 2]), ColumnError, "column 'queue': holds double; it must be text or bytes"),
+        ("queue", pa.array(["ü".encode(), b"\xff"]), RowError,
+         "row 1 of its task: column 'queue' is '\ufffd': it is not UTF-8 text"),
         ("exchange", pa.array([1, 2]), ColumnError, "column 'exchange': holds int64; it must be text or bytes"),
         ("headers", pa.array([1, 2]), ColumnError,
          "column 'headers': is int64; it must be map<string, string>, or Kafka's array of key and value"),

@@ -21,7 +21,7 @@ from storage_core.formats.rabbitmq.amqp import headers, properties
 from storage_core.formats.rabbitmq.amqp.properties import PropertySpans
 from storage_core.formats.rabbitmq.amqp.property_columns import encode_headers, encode_properties
 from storage_core.formats.rabbitmq.binary_columns import lengths
-from storage_core.formats.spans import data_of, offsets_of
+from storage_core.formats.spans import data_of, is_ascii, offsets_of
 from storage_core.input_columns import InputColumns, as_binary, check_names
 from storage_core.rabbitmq.schema import READABLE, TEXT_PROPERTIES
 
@@ -94,6 +94,7 @@ class InputRows:
         for kind in sorted(set(self._other_types.values())):
             names = [name for name, each in self._other_types.items() if each == kind]
             inputs.refuse("queue", queues, pc.is_in(queues, bytes_array(names)), f"a {kind} queue has this name{WHY}")
+        _check_text(inputs, "queue", queues)
         bodies = inputs.binary("body")
         inputs.refuse("body", bodies, bodies.is_null(), "an empty body is a body, null is none")
         exchanges = _constant(self._exchange, inputs.binary("exchange")).fill_null(b"")
@@ -127,6 +128,16 @@ def _constant(option: str | None, column: pa.BinaryArray) -> pa.BinaryArray:
 def _check_short(inputs: InputColumns, name: str, values: pa.BinaryArray) -> None:
     rule = f"longer than {SHORT_LIMIT} bytes, the limit of a short string"
     inputs.refuse(name, values, lengths(values) > SHORT_LIMIT, rule)
+
+
+def _check_text(inputs: InputColumns, name: str, values: pa.BinaryArray) -> None:
+    """Refuses bytes that are not UTF-8: no definitions can name a queue by them, so no node would keep its files."""
+    if is_ascii(values):
+        return
+    names = values.dictionary_encode()
+    wrong = [each.decode("utf-8", "replace").encode() != each for each in names.dictionary.to_pylist()]
+    if any(wrong):
+        inputs.refuse(name, values, as_array(np.array(wrong)).take(names.indices), "it is not UTF-8 text")
 
 
 def _routing_keys(inputs: InputColumns, queues: pa.BinaryArray) -> pa.ListArray:
