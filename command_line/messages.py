@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from command_line.output.progress import ProgressLine
 from command_line.selection import Chosen
@@ -18,6 +19,7 @@ from storage_core.store import EARLIEST, LATEST, OffsetBound, Scan, ScanPartitio
 WORK = "reading messages"
 STORED = ("storeTimestamp", "physicalOffset")
 """The columns that order the messages of RocketMQ stores by arrival time."""
+OLDEST = -(1 << 63)
 SPARE = 4096
 """How many messages beyond the limit are held before the older ones are dropped."""
 
@@ -125,7 +127,9 @@ def _order(chosen: Sequence[Chosen]) -> tuple[str, ...]:
 def _last(kept: Sequence[pa.RecordBatch], count: int, ordered: Sequence[str]) -> pa.Table:
     rows = pa.Table.from_batches(kept)
     if ordered:
-        rows = rows.sort_by([(name, "ascending") for name in ordered])
+        # A damaged message has no time, and is not newer than the others.
+        keys = pa.table({name: rows[name].cast(pa.int64()).fill_null(OLDEST) for name in ordered})
+        rows = rows.take(pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in ordered]))
     return rows.slice(max(0, len(rows) - count)).combine_chunks()
 
 

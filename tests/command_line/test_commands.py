@@ -250,6 +250,16 @@ def test_find(rocket: Path, rabbit: Path) -> None:
     assert row in lines(run("find", rabbit, row["guid"]))
 
 
+def test_a_damaged_message_is_not_the_newest(damaged: Path) -> None:
+    """It shows no time, wherever in the log it is."""
+    read = ["--scan", "log", "--columns", "physicalOffset,corruption", "--mode", "permissive"]
+    newest = lines(run("cat", damaged, *read, "--last", 2))
+    assert [row["corruption"] for row in newest] == [None, None]
+    every = lines(run("cat", damaged, *read, "--last", 1000))
+    assert newest == every[-2:]
+    assert [number for number, row in enumerate(every) if row["corruption"]] == [0]
+
+
 def test_what_recovery_leaves_out_is_reported(damaged: Path) -> None:
     for arguments, code in ((["ls"], 0), (["cat"], 0), (["find", "UPPER_155"], 1), (["offsets"], 1)):
         done = run(arguments[0], damaged, *arguments[1:], code=code)
