@@ -16,6 +16,7 @@ SCHEMES = {
 }  # fmt: skip
 """Scheme as given → scheme of the normal form."""
 NEEDS_AUTHORITY = {"s3", "gs", "abfs", "az"}
+HAS_NO_USER = {"s3", "gs"}
 
 
 class Address(NamedTuple):
@@ -42,7 +43,7 @@ def is_remote(path: str) -> bool:
 def address_of(uri: str) -> Address:
     """The parts of a URI; names are used verbatim, nothing is percent-decoded.
 
-    Raises UnsupportedFormatError for an unsupported scheme, and for a URI without a bucket.
+    Raises UnsupportedFormatError for an unsupported scheme, for a URI without a bucket, and for one with keys.
     """
     given, _, rest = uri.partition("://")
     scheme = SCHEMES.get(given.lower())
@@ -54,6 +55,11 @@ def address_of(uri: str) -> Address:
     authority, _, path = rest.partition("/")
     if not authority and scheme in NEEDS_AUTHORITY:
         raise UnsupportedFormatError(f"{uri}: names no bucket; give it as {given}://BUCKET/path/of/the/store")
+    if scheme in HAS_NO_USER and "@" in authority:
+        raise UnsupportedFormatError(
+            f"{given}://…@{authority.rpartition('@')[2]}: keys do not belong in a URI, which logs show; give them by "
+            "the options storage.* or in the environment"
+        )
     return Address(scheme, authority, "/".join(part for part in path.split("/") if part))
 
 

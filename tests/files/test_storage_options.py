@@ -11,7 +11,14 @@ import pyarrow as pa
 import pytest
 
 from storage_core import find_stores, open_store
-from storage_core.errors import MqStoreError, OptionError, StorageError, StoreChangedError, StoreNotFoundError
+from storage_core.errors import (
+    MqStoreError,
+    OptionError,
+    StorageError,
+    StoreChangedError,
+    StoreNotFoundError,
+    UnsupportedFormatError,
+)
 from storage_core.files.remote import registry, requests
 from storage_core.store import ScanRequest
 from tests.golden import archive
@@ -181,3 +188,10 @@ def test_a_name_that_the_client_refuses_is_one_line(bucket: HttpBucket, name: st
     refused = failure(f"gs://backups/{name}", StorageError, **google(bucket))
     assert "which the client cannot ask for" in refused
     assert bucket.asked == []
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "gs"])
+def test_keys_in_a_uri_are_not_shown(scheme: str) -> None:
+    refused = failure(f"{scheme}://KEY:{SECRET}@backups/store", UnsupportedFormatError)
+    assert f"{scheme}://…@backups: keys do not belong in a URI" in refused
+    assert SECRET not in refused
