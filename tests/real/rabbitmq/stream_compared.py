@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from storage_core.formats.rabbitmq.amqp import properties
 from tests.rabbitmq import stream_golden
 from tests.real.rabbitmq.amqp import Client
@@ -19,6 +22,12 @@ def as_later(node: Node4, theirs: bytes, ours: bytes) -> bytes:
     return properties.encode(listed)
 
 
+def copies(headers: Sequence[tuple[bytes, str, Any]]) -> list[str]:
+    """The further routing keys of a message: those in its header CC, if that is an array."""
+    listed = next((value for name, kind, value in headers if name == b"CC" and kind == "A"), [])
+    return [key.decode("utf-8", "replace") for _, key in listed if isinstance(key, bytes)]
+
+
 def compare(node: Node4, queue: str, count: int) -> None:
     """Compares the node's only stream, of `count` messages: every property and header except the offset, which only a
     consumer gets. Kills the node.
@@ -29,7 +38,8 @@ def compare(node: Node4, queue: str, count: int) -> None:
     found = stream_golden.rows(node.vhosts.parents[1] / "stream")
     assert len(found) == count
     for row, delivery in zip(found, delivered, strict=True):
-        assert (row["body"], row["exchange"], row["routingKeys"]) == (delivery.body, "", [queue])
         listed = properties.decode(as_later(node, delivery.properties, row["rawProperties"]))
+        keys = [queue, *copies(listed["headers"])]
+        assert (row["body"], row["exchange"], row["routingKeys"]) == (delivery.body, "", keys), listed
         headers = [item for item in listed["headers"] if item[0] != b"x-stream-offset"]
         assert properties.encode({**listed, "headers": headers or None}) == row["rawProperties"], listed
