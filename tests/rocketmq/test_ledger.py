@@ -182,6 +182,9 @@ def test_nothing_changes_a_ledger(directory: Path, tmp_path: Path) -> None:
 
 
 def test_logs_of_several_nodes(directory: Path) -> None:
+    rows = rows_of(directory)
+    (directory / "dledger-n0.tar.gz").touch()
+    assert rows_of(directory) == rows
     (directory / "dledger-n1" / "data").mkdir(parents=True)
     with pytest.raises(UnsupportedFormatError, match="dledger-n0 and dledger-n1 are DLedger logs of different nodes"):
         rows_of(directory)

@@ -110,6 +110,8 @@ def ledger_of(root: str) -> str | None:
     """
     found = [name for name in names_in(root) if name.startswith(paths.DLEDGER_PREFIX)]
     if len(found) > 1:
+        found = [name for name in found if system.is_folder(os.path.join(root, name))]
+    if len(found) > 1:
         raise UnsupportedFormatError(
             f"{root}: {' and '.join(sorted(found))} are DLedger logs of different nodes; leave the one that is this "
             "broker's (its dLegerSelfId)"
