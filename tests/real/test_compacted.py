@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -59,9 +60,12 @@ def in_order(rows: list[Row]) -> list[Row]:
     return sorted(rows, key=place)
 
 
+@pytest.mark.parametrize("change", ["lost", "left"])
 @pytest.mark.parametrize("kind", ["compactionLog", "compactionCq"])
-def test_a_broker_does_not_load_half_of_a_queue(kind: str, tmp_path: Path) -> None:
-    """As `verify` reports for a file that is in only one of the two folders, even if its topic is compacted no more."""
+def test_a_broker_does_not_load_half_of_a_queue(kind: str, change: str, tmp_path: Path) -> None:
+    """As `verify` reports for a file that is in only one of the two folders, even if its topic is compacted no more,
+    and for one that a stopped compaction has renamed and not removed.
+    """
     store = archive.unpack("stopped-5.3.3", tmp_path, "rocketmq/compacted")
     log, entries = (files_of(store, name, "settings", 1)[0] for name in ("compactionLog", "compactionCq"))
     entries_size = entries.stat().st_size
@@ -73,12 +77,20 @@ def test_a_broker_does_not_load_half_of_a_queue(kind: str, tmp_path: Path) -> No
         pass
     topics = store / "config" / "topics.json"
     topics.write_text(topics.read_text().replace("COMPACTION", "DELETE"))
-    (log if kind == "compactionLog" else entries).unlink()
+    file = log if kind == "compactionLog" else entries
+    if change == "lost":
+        file.unlink()
+    else:
+        shutil.copy(file, f"{file}.delete")
     with open_store(str(store)) as opened:
         (finding,) = opened.verify()
-    assert (finding.kind, finding.effect) == ("wrong compaction file", "does not load the store")
-    with pytest.raises(BrokerError, match="did not start"):
-        Broker("533", store, settings)
+        assert finding.effect == "does not load the store"
+        with pytest.raises(BrokerError, match="did not start"):
+            Broker("533", store, settings)
+        if change == "left":
+            assert opened.repair()
+            with Broker("533", store, settings):
+                pass
 
 
 def shown(row: Row, lost: set[tuple[str, int, int]]) -> Row:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -326,6 +328,22 @@ def test_verify_tells_of_what_keeps_a_broker_from_its_start(directory: Path, cha
         assert [each.file for each in findings] == wrong
         assert {each.effect for each in findings} == {"does not load the store"}
         assert not any(each.repairable for each in findings)
+
+
+@pytest.mark.parametrize("change", [-46, -7, 0, 30])
+def test_a_broker_loads_no_batch_queue_with_an_odd_file(directory: Path, change: int) -> None:
+    rows, file = rows_of(directory), next((directory / "batchconsumequeue" / "bulk" / "0").iterdir())
+    size = file.stat().st_size
+    shutil.copy(file, f"{file}.copy")
+    os.truncate(file, size + change)
+    with open_store(str(directory)) as store:
+        found = {(Path(each.file).name, each.kind, each.effect) for each in store.verify()}
+        odd, wrong = (f"{file.name}.copy", "unexpected file"), (file.name, "wrong file length")
+        assert {(*each, "does not load the store") for each in ((odd, wrong) if change else (odd,))} <= found
+        assert store.repair()
+        assert list(store.verify()) == []
+    assert file.stat().st_size == size
+    assert rows_of(directory) == rows
 
 
 def test_from_a_bucket_the_rows_are_the_same(directory: Path) -> None:

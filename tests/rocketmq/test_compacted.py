@@ -194,6 +194,18 @@ def test_verify_tells_what_is_wrong(directory: Path) -> None:
     assert findings() == [damaged | {"kind": "wrong compaction file"}]
 
 
+@pytest.mark.parametrize("kind", ["compactionLog", "compactionCq"])
+def test_what_a_stopped_compaction_left_keeps_a_broker_from_its_start(directory: Path, kind: str) -> None:
+    """A compaction renames the old files before it removes them."""
+    rows, file = rows_of(directory), files_of(directory, kind, "settings", 1)[0]
+    shutil.copy(file, f"{file}.delete")
+    with open_store(str(directory)) as store:
+        finding = next(each for each in store.verify() if each.file.endswith(".delete"))
+        assert (finding.kind, finding.effect) == ("unexpected file", "does not load the store")
+        assert finding.repairable
+    assert rows_of(directory) == rows
+
+
 def test_a_queue_whose_first_file_has_no_entry_serves_nothing(directory: Path) -> None:
     before = rows_of(directory)
     first = files_of(directory, "compactionCq", "settings", 0)[0]

@@ -26,6 +26,7 @@ from storage_core.rocketmq.disk.config_files import batch_topics
 from storage_core.rocketmq.disk.record_reader import RecordReader
 from storage_core.rocketmq.recovery.batch_queues import batch_entries, served_batched
 from storage_core.rocketmq.recovery.recovery import dispatched_records
+from storage_core.rocketmq.verify.folders import strays_in
 from storage_core.rocketmq.verify.kinds import Kind, Subject, counted
 from storage_core.store import QueueKey
 
@@ -94,6 +95,8 @@ def _wrong_compacted(subject: Subject) -> Iterator[Finding]:
     for topic in names_in(os.path.join(root, paths.COMPACTION_QUEUE)):
         for key, queue in compacted_queues(root, topic).items():
             yield from _wrong_files(subject, key, queue)
+            for folder in (paths.COMPACTION_LOG, paths.COMPACTION_QUEUE):
+                yield from strays_in(subject, os.path.join(root, folder, key[0], str(key[1])), key)
             with OpenFiles() as files:
                 if queue.begins_empty(files):
                     path, reason = queue.entry_files.files[0].path, "the first file of entries has none"

@@ -41,6 +41,10 @@ def wrong_files(subject: Subject) -> Iterator[Finding]:
         folder = os.path.join(listing.root, paths.CONSUME_QUEUE, key[0], str(key[1]))
         yield from _in_chain_folder(subject, folder, queue_size, key)
         yield from _queue_holes(subject, key, queue.chain)
+    batch_size = usual_size(listing.batch_queues.values())
+    for key in () if subject.is_4_9 else listing.batch_queues:
+        folder = os.path.join(listing.root, paths.BATCH_CONSUME_QUEUE, key[0], str(key[1]))
+        yield from _in_chain_folder(subject, folder, batch_size, key)
     yield from _in_index_folder(subject)
 
 
@@ -48,6 +52,18 @@ def usual_size(chains: Iterable[FileChain]) -> int:
     """The length that most of the files of some queues have; 0 if there are none."""
     sizes = Counter(chain.file_size for chain in chains for _ in chain.files)
     return sizes.most_common(1)[0][0] if sizes else 0
+
+
+def strays_in(subject: Subject, folder: str, queue: QueueKey) -> Iterator[Finding]:
+    """Findings about the files in a folder of a compacted queue whose name is no address."""
+    for entry in _entries(folder):
+        if not entry.is_directory and not _is_address(entry.name):
+            path, reason = os.path.join(folder, entry.name), "its name is no address at which a file begins"
+            yield subject.finding(Kind.ODD, path, 0, entry.size, reason, None, queue)
+
+
+def _is_address(name: str) -> bool:
+    return len(name) == NAME_LENGTH and name.isascii() and name.isdigit()
 
 
 def _unfinished(subject: Subject, folders: Sequence[str]) -> Iterator[Finding]:
@@ -71,7 +87,7 @@ def _in_chain_folder(subject: Subject, folder: str, file_size: int, queue: Queue
     found = _entries(folder)
     for entry in found:
         path, last = os.path.join(folder, entry.name), entry is found[-1]
-        is_number = len(entry.name) == NAME_LENGTH and entry.name.isascii() and entry.name.isdigit()
+        is_number = _is_address(entry.name)
         if entry.name == GUARD:
             continue
         if entry.is_directory:
