@@ -330,6 +330,20 @@ def test_verify_tells_of_what_keeps_a_broker_from_its_start(directory: Path, cha
         assert not any(each.repairable for each in findings)
 
 
+@pytest.mark.parametrize("offset", [0, 7, 1 << 40, (1 << 63) - 1])
+def test_an_entry_with_an_impossible_queue_offset(directory: Path, offset: int) -> None:
+    rows, file = rows_of(directory), sorted((directory / "batchconsumequeue" / "bulk" / "0").iterdir())[0]
+    for number in range(file.stat().st_size // BATCH_ENTRY.size):
+        before = file.read_bytes()
+        with file.open("r+b") as entries:
+            entries.seek(number * BATCH_ENTRY.size + BATCH_ENTRY.field("queue_offset").offset)
+            entries.write(offset.to_bytes(8, "big"))
+        found = rows_of(directory)
+        assert rows_of(directory, 5) == found
+        assert all(row in rows for row in found)
+        file.write_bytes(before)
+
+
 @pytest.mark.parametrize("change", [-46, -7, 0, 30])
 def test_a_broker_loads_no_batch_queue_with_an_odd_file(directory: Path, change: int) -> None:
     rows, file = rows_of(directory), next((directory / "batchconsumequeue" / "bulk" / "0").iterdir())

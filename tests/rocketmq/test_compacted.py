@@ -13,6 +13,7 @@ import pytest
 
 from storage_core import open_store
 from storage_core.errors import CorruptionError, MqStoreError
+from storage_core.formats.rocketmq.message import HEADER
 from storage_core.store import EARLIEST, LATEST, Mode, OffsetBound, Predicate, Scan, ScanRequest
 from tests.golden import archive
 from tests.reference.consumed import got, shown_fields
@@ -149,6 +150,23 @@ def test_after_a_crash_a_start_dispatches_what_is_missing(tmp_path: Path, also_q
     for count in range(1, 7):
         last = OffsetBound(EARLIEST, last=count)
         assert rows_of(directory, topics=None, assign=(("settings", 1),), start=last) == own[-count:]
+
+
+def test_after_a_crash_a_queue_may_begin_later_than_it_did(tmp_path: Path) -> None:
+    """Its files are lost, and the first message that the start finds in the log is not number 0."""
+    directory = archive.unpack("killed-5.3.3", tmp_path, ENGINE)
+    first = next(row for row in logged(directory) if place(row) == ("latest", 1, 0))
+    with (directory / "commitlog" / f"{0:020d}").open("r+b") as log:
+        log.seek(first["physicalOffset"] + HEADER.field("queue_offset").offset)
+        log.write((3).to_bytes(8, "big"))
+    for folder in ("consumequeue", "compaction/compactionLog", "compaction/compactionCq"):
+        shutil.rmtree(directory / folder / "latest" / "1")
+    rows = [row for row in rows_of(directory) if place(row)[:2] == ("latest", 1)]
+    assert rows
+    assert rows[0]["physicalOffset"] == first["physicalOffset"]
+    assert rows_of(directory, 5, topics=None, assign=(("latest", 1),)) == rows
+    with open_store(str(directory)) as store:
+        assert list(store.view("queues"))
 
 
 def test_after_a_clean_stop_it_does_not(tmp_path: Path) -> None:

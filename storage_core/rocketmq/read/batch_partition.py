@@ -268,8 +268,11 @@ def _cuts(entries: npt.NDArray[Any], batch_range: BatchRange, piece_size: int, m
     if not len(entries):
         return
     starts = np.maximum(entries["queue_offset"].astype(np.int64), batch_range.start)
-    rows = np.minimum(ends_of(entries), min(batch_range.stop, batch_range.listed_stop)) - starts
+    # A damaged entry may state a queue offset after the end: it has no message that is served.
+    rows = np.maximum(np.minimum(ends_of(entries), min(batch_range.stop, batch_range.listed_stop)) - starts, 0)
     after = np.cumsum(rows)
+    if not after[-1]:
+        return
     before = after - rows
     fresh = np.diff(np.cumsum(entries["size"].astype(np.int64)) // piece_size, prepend=0) > 0
     bounds = np.union1d(before[fresh], np.arange(0, after[-1], most_rows or after[-1]))

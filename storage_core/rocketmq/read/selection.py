@@ -211,7 +211,11 @@ def unlisted_of_compacted(
     if not ranges or not served.listing.abort:
         return found, NO_RANGES
     first = served.listing.log.files[first_after_crash(served.listing, files, served.verdict.rules)]
-    return found, found.on_disk.cut(found.queues, np.array([first.base_offset]), files)[1]
+    # A queue whose files recovery removed has no entry before those that it appends, however large their offsets are.
+    filed = [number for number, queue in enumerate(found.queues) if queue.chain.files]
+    whole = found.on_disk
+    on_disk = QueueRanges(whole.queue[filed], whole.start[filed], whole.stop[filed])
+    return found, on_disk.cut(found.queues, np.array([first.base_offset]), files)[1]
 
 
 def _counted(request: ScanRequest, info: QueueInfo, served: ServedQueues, files: OpenFiles) -> ScanRequest:
