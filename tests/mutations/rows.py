@@ -13,7 +13,7 @@ from storage_core import open_store
 from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.formats.rabbitmq.message import message_container
 from storage_core.formats.rocketmq.message import Flaw
-from storage_core.store import Mode, Scan, ScanRequest
+from storage_core.store import Mode, Predicate, Scan, ScanRequest
 from tests.golden import archive
 from tests.rabbitmq import golden
 from tests.reference.rocketmq_record import NATIVE_COLUMNS, Damaged, Log, NotARecord
@@ -24,6 +24,8 @@ from tests.support.rocketmq_files import log_files, queue_files
 RECOVERY = {"493": "4.9", "533": "5.x"}
 OF_THE_QUEUE = ("topic", "queueId", "queueOffset", "store")
 CONTENT = tuple(name for name in NATIVE_COLUMNS if name not in OF_THE_QUEUE)
+OTHER_KINDS = ("ledger", "batched", "compacted")
+"""Fixtures that the slow twin does not support: with a DLedger log, with batch queues, with compacted topics."""
 FEW = 4
 FRAME = 131_064
 """Bytes of a body that a client sends at once, and a node stores as one binary."""
@@ -108,6 +110,28 @@ def _loads(store: Path, log_size: int, queue_size: int) -> bool:
     paths = {path for name in ("commitlog", "consumequeue") for path in (store / name).rglob("*") if not path.is_dir()}
     sizes = dict.fromkeys(log_files(store), log_size) | dict.fromkeys(queue_files(store), -(-queue_size // 20) * 20)
     return sizes.keys() == paths and all(path.exists() and path.stat().st_size == sizes[path] for path in paths)
+
+
+class OtherRows:
+    """A damaged RocketMQ store of one of OTHER_KINDS: every way of reading its queues yields the same rows."""
+
+    def __init__(self, original: Path) -> None:
+        self.keys = sorted({row["key"] for row in read(original, in_partitions(1, **AS_BROKER)) if row["key"]})
+
+    def problems(self, store: Path, version: str) -> list[str]:
+        """How a read in several partitions, or one of part of the log, differs; one line each."""
+        options = {"recovery": RECOVERY[version]}
+
+        def rows(partitions: int, **request: object) -> list[Row]:
+            return sorted(read(store, in_partitions(partitions, **request, **AS_BROKER), **options), key=str)
+
+        whole = rows(1)
+        middle = sorted(row["physicalOffset"] for row in whole)[len(whole) // 2] if whole else 0
+        late = Predicate("physicalOffset", ">=", middle)
+        lines = [] if rows(5) == whole else ["other rows in five partitions"]
+        if rows(3, predicates=(late,)) != [row for row in whole if row["physicalOffset"] >= middle]:
+            lines.append(f"other rows from physical offset {middle} on")
+        return lines
 
 
 class RabbitRows:
