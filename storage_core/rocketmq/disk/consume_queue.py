@@ -222,6 +222,20 @@ class ConsumeQueue:
             bounds[index] = start
         return bounds
 
+    def span_bounds(self, files: OpenFiles, start: int, stop: int, spans: Positions) -> Positions:
+        """For each of the ascending spans of the log, a range of queue offsets in [start, stop) that holds all entries
+        whose records begin in it. Shape (n, 2).
+
+        If the address of an entry is damaged, the range reaches from the first entry at or after the span's start to
+        the last one before its stop; in a queue of more than READ_WHOLE entries, only a bisection is made.
+        """
+        bounds = self.lower_bounds(files, start, stop, spans.ravel()).reshape(-1, 2)
+        if 0 < stop - start <= READ_WHOLE:
+            offsets = self.offsets(files, start, stop)
+            lowest_after = np.minimum.accumulate(offsets[::-1])[::-1]
+            bounds[:, 1] = start + np.searchsorted(lowest_after, spans[:, 1])
+        return bounds
+
     def _bounds_by_reading(self, files: OpenFiles, start: int, stop: int, physical_offsets: Positions) -> Positions:
         bounds = np.full(len(physical_offsets), max(start, stop), np.int64)
         done, peak = 0, -1

@@ -128,8 +128,8 @@ def pieces(
     edges = np.array(spans, np.int64).ravel()
     for number in _reaching(selection, int(edges[0]), files) if len(edges) else ():
         start, stop = int(selection.on_disk.start[number]), int(selection.on_disk.stop[number])
-        bounds = selection.queues[number].lower_bounds(files, start, stop, edges)
-        ranges_by_queue.setdefault(number, []).append(bounds.reshape(-1, 2))
+        bounds = selection.queues[number].span_bounds(files, start, stop, edges.reshape(-1, 2))
+        ranges_by_queue.setdefault(number, []).append(bounds)
     parts = [
         (number, start, stop)
         for number in sorted(ranges_by_queue)
@@ -140,14 +140,19 @@ def pieces(
 
 
 def _reaching(selection: Selection, physical_offset: int, files: OpenFiles) -> list[int]:
-    """The queues whose last selected message is at or after an address: one read each instead of a bisection."""
+    """The queues whose last selected message, or the one before it, as one entry may be damaged, is at or after an
+    address: one read or two each, instead of a bisection.
+    """
     on_disk, last = selection.on_disk, selection.last_physical_offsets
     near = np.flatnonzero((on_disk.start < on_disk.stop) & ((last < 0) | (last >= physical_offset))).tolist()
     stops = on_disk.stop[near].tolist()
     return [
         number
         for number, stop in zip(near, stops, strict=True)
-        if selection.queues[number].last_physical_offset(files, stop) >= physical_offset
+        if any(
+            selection.queues[number].last_physical_offset(files, end) >= physical_offset
+            for end in range(stop, max(stop - 2, int(on_disk.start[number])), -1)
+        )
     ]
 
 

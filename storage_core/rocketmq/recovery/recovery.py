@@ -168,10 +168,11 @@ def _recover_log(run: _Simulation, overall: int) -> Verdict:
 def _queue_verdict(state: QueueState | None, tail: QueueTail) -> QueueVerdict:
     if state is None or not state.tail.has_files:
         return QueueVerdict(tail.first, tail.queue_offset, tail.filler, tail.first)
+    # The last entry is damaged if it does not name the last record.
+    last = state.last_physical_offset if state.last_physical_offset == state.peak else -1
     return QueueVerdict(
-        state.tail.queue_offset, tail.queue_offset, tail.filler, tail.first, state.head, state.last_physical_offset,
-        state.stale,
-    )  # fmt: skip
+        state.tail.queue_offset, tail.queue_offset, tail.filler, tail.first, state.head, last, state.stale
+    )
 
 
 def _trusting(run: _Simulation) -> Verdict:
