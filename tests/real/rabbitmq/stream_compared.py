@@ -39,7 +39,8 @@ def compare(node: Node4, queue: str, count: int) -> None:
     assert len(found) == count
     for row, delivery in zip(found, delivered, strict=True):
         listed = properties.decode(as_later(node, delivery.properties, row["rawProperties"]))
-        keys = [queue, *copies(listed["headers"])]
-        assert (row["body"], row["exchange"], row["routingKeys"]) == (delivery.body, "", keys), listed
+        assert (row["body"], row["exchange"]) == (delivery.body, ""), listed
+        # The keys of CC count only if it was stored as a list, which the delivered array does not tell.
+        assert row["routingKeys"] in ([queue], [queue, *copies(listed["headers"])]), listed
         headers = [item for item in listed["headers"] if item[0] != b"x-stream-offset"]
         assert properties.encode({**listed, "headers": headers or None}) == row["rawProperties"], listed
