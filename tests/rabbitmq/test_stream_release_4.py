@@ -142,11 +142,15 @@ def test_a_message_that_does_not_say_whether_it_is_durable() -> None:
 
 
 def test_the_routing_keys_of_copies() -> None:
-    """A node of 4.3.6 stores the header CC as an annotation; a consumer of a classic queue has the same keys."""
+    """A node of 4.3.6 stores the header CC as an annotation; a consumer of a classic queue has the same keys. An array,
+    as a client of AMQP 1.0 may send, is none of them (mc_amqp:essential_properties).
+    """
     begin = amqp10.section(0x70, amqp10.listed(0xC0, [b"\x41"]))
     copies = amqp10.listed(0xC0, [amqp10.counted(0xA1, b"one"), amqp10.counted(0xA1, b"two")])
     own = [amqp10.counted(0xA3, b"x-routing-key"), amqp10.counted(0xA1, b"key")]
-    noted = [[*own, amqp10.counted(0xA3, b"x-cc"), copies], own, [amqp10.counted(0xA3, b"x-cc"), copies], []]
+    array = b"\xe0" + bytes([6, 1, 0xA1]) + b"\x03one"
+    name = amqp10.counted(0xA3, b"x-cc")
+    noted = [[*own, name, copies], own, [name, copies], [], [*own, name, array]]
     body = amqp10.section(0x75, amqp10.counted(0xA0, b"body"))
     messages = [begin + amqp10.section(0x72, amqp10.listed(0xC1, pairs)) + body for pairs in noted]
     stops = np.cumsum([len(each) for each in messages])
@@ -155,4 +159,4 @@ def test_the_routing_keys_of_copies() -> None:
         new_entries(len(messages), FIELDS), np.frombuffer(b"".join(messages), np.uint8), starts, stops, {}
     )
     columns = MessageColumns(["q"])
-    assert columns("routingKeys", found).to_pylist() == [["key", "one", "two"], ["key"], ["one", "two"], ["q"]]
+    assert columns("routingKeys", found).to_pylist() == [["key", "one", "two"], ["key"], ["one", "two"], ["q"], ["key"]]
