@@ -117,12 +117,18 @@ def check_rights(folders: Iterable[str]) -> None:
 # -- staging
 
 
-def make_root(root: str) -> None:
-    """Creates a store's directory and its missing parents, so that each of them survives a power failure."""
+def missing_folders(root: str) -> tuple[str, ...]:
+    """A store's directory and those of its parents that do not exist, the deepest first."""
     missing = []
     while root and not system.exists(root):
         missing.append(root)
         root = os.path.dirname(root)
+    return tuple(missing)
+
+
+def make_root(root: str) -> None:
+    """Creates a store's directory and its missing parents, so that each of them survives a power failure."""
+    missing = missing_folders(root)
     try:
         if missing:
             system.make_folder(missing[0])

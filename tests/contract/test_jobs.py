@@ -105,7 +105,7 @@ def test_an_empty_job_makes_an_empty_store(engine: Engine, tmp_path: Path, tasks
 
 
 def test_a_refused_first_job_leaves_no_directory(engine: Engine, tmp_path: Path) -> None:
-    root = tmp_path / "new"
+    root = tmp_path / "far" / "below" / "new"
     table = engine.table(NEW).drop_columns(["body"]).append_column("body", pa.nulls(len(NEW), pa.string()))
     with engine.new(root) as opened, pytest.raises(RowError):
         opened.append(table)

@@ -36,13 +36,13 @@ LOCKED = "another writer of mqstore; try again when it is done"
 class VhostWriteJob(WriteJob):
     """A job with its staging folder. Plain data, so it can be pickled; the commit fills `warnings`.
 
-    `made_root`: the directory did not exist before.
+    `made`: the store's directory and its parents, if they did not exist before.
     """
 
     facts: StoreFacts
     options: WriteOptions
     job: str
-    made_root: bool = False
+    made: tuple[str, ...] = ()
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -134,7 +134,7 @@ class VhostWriteJob(WriteJob):
             )
 
     def abort(self) -> None:
-        """Drops what was staged and a directory that only this job made, unless the job passed its commit point."""
+        """Drops what was staged and the directories that only this job made, unless it passed its commit point."""
         job_folder = self._folder
         intent = jobs.read_json(job_folder.intent)
         if intent is not None and intent["job"] == self.job:
@@ -143,8 +143,8 @@ class VhostWriteJob(WriteJob):
         with suppress(OSError):
             if not set(system.names(job_folder.folder)):
                 system.remove_folder(job_folder.folder)
-                if self.made_root:
-                    system.remove_folder(self.facts.root)
+                for folder in self.made:
+                    system.remove_folder(folder)
 
 
 def begin(
@@ -157,9 +157,9 @@ def begin(
     if columns is not None:
         check_columns(columns, options.queue)
     check_not_running(facts.root)
-    job, job_folder, made_root = jobs.new_job_id(), JobFolder(facts.root), not system.exists(facts.root)
+    job, job_folder, made = jobs.new_job_id(), JobFolder(facts.root), jobs.missing_folders(facts.root)
     jobs.open_staging(job_folder, job, application)
-    return VhostWriteJob(facts, options, job, made_root)
+    return VhostWriteJob(facts, options, job, made)
 
 
 def finish_unfinished(root: str, lock_timeout_s: float) -> None:

@@ -25,6 +25,7 @@ from storage_core.job import (
     drop_orphans,
     drop_staging,
     is_marked,
+    missing_folders,
     new_job_id,
     open_staging,
     read_json,
@@ -46,7 +47,7 @@ from storage_core.stream.streamed_job import StreamedJob
 class RocketWriteJob(StreamedJob):
     """A job whose staging folder exists. Plain data, so it can be pickled for tasks and for the process that commits.
 
-    `made_root`: the directory did not exist before. `warnings` is filled at the commit.
+    `made`: the store's directory and its parents, if they did not exist before. `warnings` is filled at the commit.
     """
 
     root: str
@@ -54,7 +55,7 @@ class RocketWriteJob(StreamedJob):
     job: str
     queue_counts: dict[str, int]
     log_file_size: int
-    made_root: bool = False
+    made: tuple[str, ...] = ()
     warnings: list[str] = field(default_factory=list)
 
     def stage(
@@ -142,15 +143,15 @@ class RocketWriteJob(StreamedJob):
             )
 
     def abort(self) -> None:
-        """Drops the staged files and a directory that only this job made, unless the job passed its commit point."""
+        """Drops the staged files and the directories that only this job made, unless it passed its commit point."""
         job_folder = JobFolder(self.root)
         intent = read_json(job_folder.intent)
         if intent is not None and intent["job"] == self.job:
             return
         drop_staging(job_folder, self.job)
-        if self.made_root:
+        if self.made:
             # If another job has begun here, or a lock was taken, the folders are not empty and stay.
-            for folder in (job_folder.folder, os.path.join(self.root, paths.COMMIT_LOG), self.root):
+            for folder in (job_folder.folder, os.path.join(self.root, paths.COMMIT_LOG), *self.made):
                 remove_empty_folder(folder)
 
 
@@ -175,7 +176,7 @@ def begin(
     log = find_log(root, folders)
     refuse_ledger(root, log)
     size = log.file_size or settings.log_file_size
-    job = RocketWriteJob(root, settings, new_job_id(), known_queues(root), size, not system.exists(root))
+    job = RocketWriteJob(root, settings, new_job_id(), known_queues(root), size, missing_folders(root))
     try:
         open_staging(job_folder, job.job, application)
     except OSError as error:
