@@ -15,7 +15,7 @@ from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.formats.rabbitmq.stream_queues import delivered
 from storage_core.formats.rabbitmq.stream_queues.log_files import INDEX_HEAD
 from storage_core.rabbitmq import open_store
-from storage_core.rabbitmq.stream_queues.directory import is_later_node
+from storage_core.rabbitmq.stream_queues.directory import node_is_of_3_13
 from tests.rabbitmq import stream_golden as golden
 from tests.rabbitmq.amqp10 import counted, listed, section
 
@@ -40,7 +40,7 @@ def later(folder: Path) -> Path:
 
 def test_a_message_without_a_header_section() -> None:
     """Clients of the stream protocol write such messages to nodes of all releases."""
-    found = delivered.delivered(WITHOUT_HEADER, is_later=True)
+    found = delivered.delivered(WITHOUT_HEADER, of_3_13=True)
     assert properties.decode(found.properties) == {
         "message_id": b"urn:uuid:00010203-0405-0607-0809-0a0b0c0d0e0f", "app_id": b"group",
         "headers": [(b"raw", "S", b"\1\2"), (b"x-shop", "S", b"7")],
@@ -68,25 +68,25 @@ def test_the_rows_of_a_later_node(tmp_path: Path) -> None:
     assert ids(after)[1] == ("77", [])
     assert [row["rawSections"] for row in after] == [row["rawSections"] for row in before]
     for row in after:
-        assert delivered.delivered(row["rawSections"], is_later=True).properties == row["rawProperties"]
+        assert delivered.delivered(row["rawSections"], of_3_13=True).properties == row["rawProperties"]
 
 
 def test_what_shows_the_release_of_a_node(tmp_path: Path) -> None:
     folder = golden.unpack("s01_clean", tmp_path / "node")
-    assert not is_later_node(str(folder))
+    assert not node_is_of_3_13(str(folder))
     flags = tmp_path / "node-feature_flags"
     flags.write_text("[quorum_queue,stream_queue].\n")
-    assert not is_later_node(str(folder))
+    assert not node_is_of_3_13(str(folder))
     flags.write_text("[message_containers,quorum_queue].\n")
-    assert is_later_node(str(folder))
+    assert node_is_of_3_13(str(folder))
     flags.unlink()
     server = tmp_path / "node" / "coordination" / "rabbit@host" / "RABBITUID"
     server.mkdir(parents=True)
     (server.parent / "00000001.wal").write_bytes(b"RAWA\1")
     (server / "config").write_text("#{machine => {module,rabbit_stream_coordinator,#{}}}.")
-    assert not is_later_node(str(folder))
+    assert not node_is_of_3_13(str(folder))
     (server / "config").write_text("#{machine => {module,khepri_machine,#{}}}.")
-    assert is_later_node(str(folder))
+    assert node_is_of_3_13(str(folder))
 
 
 @pytest.mark.parametrize("content", [INDEX_HEAD, INDEX_HEAD + bytes(28) + b"\1"])

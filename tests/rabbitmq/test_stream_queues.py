@@ -259,8 +259,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
         golden.rows(folder)
 
 
-@pytest.mark.parametrize("is_later", [False, True])
-def test_shapes_against_the_decoder(is_later: bool) -> None:
+@pytest.mark.parametrize("of_3_13", [False, True])
+def test_shapes_against_the_decoder(of_3_13: bool) -> None:
     """A message that matches a shape is read as by the single-message decoder, whichever message made the shape."""
     draw = random.Random(16)
     taken = 0
@@ -270,7 +270,7 @@ def test_shapes_against_the_decoder(is_later: bool) -> None:
         buffer = np.frombuffer(b"".join(messages), np.uint8)
         stops = np.cumsum([len(each) for each in messages])
         starts = stops - [len(each) for each in messages]
-        shape = shape_of(messages[0], is_later)
+        shape = shape_of(messages[0], of_3_13)
         if shape is None:
             continue
         found = shape.matches(buffer, starts, stops)
@@ -280,7 +280,7 @@ def test_shapes_against_the_decoder(is_later: bool) -> None:
         again = shape.matches(buffer, starts[rows], stops[rows])
         lists = property_lists(shape, again, buffer).to_pylist()
         for index, row in enumerate(rows.tolist()):
-            one = delivered.delivered(messages[row], is_later)
+            one = delivered.delivered(messages[row], of_3_13)
             assert lists[index] == one.properties
             (body,) = one.body
             for value, span in (
@@ -290,7 +290,7 @@ def test_shapes_against_the_decoder(is_later: bool) -> None:
                 if value is not None and span is not None:
                     begin, end = (int(each[index] - starts[row]) for each in shape.span(value, again))
                     assert (begin, end) == span
-    assert taken > (50 if is_later else 300)
+    assert taken > (50 if of_3_13 else 300)
 
 
 @pytest.mark.parametrize("regions", [1, 5, 90])

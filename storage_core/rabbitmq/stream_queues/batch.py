@@ -245,11 +245,11 @@ def _with_damaged(
 
 
 class MessageReader:
-    """Finds the parts of messages; remembers the shapes it has seen. `is_later`: see `delivered`."""
+    """Finds the parts of messages; remembers the shapes it has seen. `of_3_13`: see `delivered`."""
 
-    def __init__(self, is_later: bool = False) -> None:
+    def __init__(self, of_3_13: bool = False) -> None:
         self._shapes: list[Shape] = []
-        self._is_later = is_later
+        self._of_3_13 = of_3_13
 
     def batch(
         self, entries: Entries, buffer: Bytes, starts: Positions, stops: Positions, reasons: dict[int, str]
@@ -263,8 +263,8 @@ class MessageReader:
         for shape in list(self._shapes):
             rest = self._take(parts, shape, buffer, rest, starts, stops)
         rest = self._learn(parts, buffer, rest, starts, stops)
-        rest = _walk(parts, buffer, rest, starts, stops, self._is_later)
-        buffer = _decode_alone(parts, buffer, rest, starts, stops, reasons, self._is_later)
+        rest = _walk(parts, buffer, rest, starts, stops, self._of_3_13)
+        buffer = _decode_alone(parts, buffer, rest, starts, stops, reasons, self._of_3_13)
         nothing = np.zeros(count, bool)
         return StreamBatch(entries, buffer, starts, stops, reasons, nothing, nothing, parts)
 
@@ -277,7 +277,7 @@ class MessageReader:
             if len(rest) < _FEWEST_SHAPED:
                 break
             row = int(rest[0])
-            shape = shape_of(buffer[starts[row] : stops[row]].tobytes(), self._is_later)
+            shape = shape_of(buffer[starts[row] : stops[row]].tobytes(), self._of_3_13)
             if shape is None:
                 alone.append(rest[:1])
                 rest = rest[1:]
@@ -323,12 +323,12 @@ def _nothing(count: int) -> tuple[Positions, Positions]:
 
 
 def _walk(
-    parts: Parts, buffer: Bytes, rows: npt.NDArray[np.int64], starts: Positions, stops: Positions, is_later: bool
+    parts: Parts, buffer: Bytes, rows: npt.NDArray[np.int64], starts: Positions, stops: Positions, of_3_13: bool
 ) -> npt.NDArray[np.int64]:
     """Fills in the rows whose parts are found step by step; returns the others."""
     if len(rows) < _FEWEST_SHAPED:
         return rows
-    found = message_walk.walk(buffer, starts[rows], stops[rows], is_later)
+    found = message_walk.walk(buffer, starts[rows], stops[rows], of_3_13)
     ok, content = found.ok, found.content
     good = rows[ok]
     for target, spans in (
@@ -343,7 +343,7 @@ def _walk(
 
 def _decode_alone(
     parts: Parts, buffer: Bytes, rows: npt.NDArray[np.int64], starts: Positions, stops: Positions,
-    reasons: dict[int, str], is_later: bool,
+    reasons: dict[int, str], of_3_13: bool,
 ) -> Bytes:  # fmt: skip
     """Decodes messages without a shape one by one. Finds exchange and routing key in the message's bytes. Returns the
     buffer, with bodies that are stored in several pieces appended.
@@ -354,7 +354,7 @@ def _decode_alone(
         begin = int(starts[row])
         data = buffer[begin : stops[row]].tobytes()
         try:
-            message = delivered.delivered(data, is_later)
+            message = delivered.delivered(data, of_3_13)
         except FormatError as error:
             reasons[row] = f"the message cannot be decoded: {error.reason}"
             continue

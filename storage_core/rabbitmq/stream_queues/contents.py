@@ -18,15 +18,15 @@ from storage_core.rabbitmq.stream_queues.stream_log import StreamLog
 _NO_END = 1 << 62
 
 
-def damaged_chunks(log: StreamLog, is_later: bool) -> Iterator[Damage]:
+def damaged_chunks(log: StreamLog, of_3_13: bool) -> Iterator[Damage]:
     """The damaged chunks and messages of a log, in log order, and index records that do not match their chunks.
 
-    `is_later`: the node is known to be of 3.13 or later.
+    `of_3_13`: the node is known to be of 3.13 or later.
     """
     reader = SpanReader(log.root, [segment.file for segment in log.segments])
     try:
         for number, segment in enumerate(log.segments):
-            messages = MessageReader(is_later)
+            messages = MessageReader(of_3_13)
             table, was_walked = segment.chunks(), segment.is_walked
             every = ChunkRange(segment, 0, 0, len(table), 0, _NO_END, 0, 0)
             parts = (records_in_parts(loaded, True) for loaded in loaded_chunks(reader, every, number, True))

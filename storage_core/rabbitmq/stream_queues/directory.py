@@ -1,4 +1,4 @@
-"""Finds the streams in a node's folder: their directories, their names in the node's tables, and the node's age.
+"""Finds the streams in a node's folder: their directories, their names in the node's tables, and the node's release.
 
 Source: docs/format/rabbitmq-streams.md 1, 6.1. Reading the files belongs to `stream_log`.
 """
@@ -59,7 +59,7 @@ def list_streams(root: str) -> list[StreamDirectory]:
     return sorted(found, key=lambda stream: (stream.vhost or "", stream.queue, stream.folder))
 
 
-def is_later_node(root: str) -> bool:
+def node_is_of_3_13(root: str) -> bool:
     """Whether the streams below `root` are known to be of a node of 3.13 or later: from the names of its write-ahead
     logs, its metadata in Khepri, or its feature flags, which are in a file beside the node's data directory.
     """

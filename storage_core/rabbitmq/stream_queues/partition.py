@@ -56,7 +56,7 @@ class ChunkRange:
 @dataclass(frozen=True)
 class StreamPartition(ScanPartition):
     """Messages in offset order, and the damages that PERMISSIVE shows beside them. `vhosts` correspond to the queues of
-    the context, its files to the ranges. `is_later`: the node is known to be of 3.13 or later.
+    the context, its files to the ranges. `of_3_13`: the node is known to be of 3.13 or later.
     """
 
     context: RowContext
@@ -64,7 +64,7 @@ class StreamPartition(ScanPartition):
     ranges: tuple[ChunkRange, ...]
     damages: tuple[Damage, ...]
     verify_crc: bool
-    is_later: bool = False
+    of_3_13: bool = False
 
     @property
     def estimated_bytes(self) -> int:
@@ -103,7 +103,7 @@ class StreamPartition(ScanPartition):
     def _batches(self, columns: StreamColumns) -> Iterator[StreamBatch]:
         """The messages of the ranges that match the predicates on their index."""
         early = [one for one in map(condition, self.context.predicates) if one.columns <= columns.names]
-        messages = MessageReader(self.is_later)
+        messages = MessageReader(self.of_3_13)
         reader = SpanReader(self.context.root, list(self.context.files))
         try:
             for number, each in enumerate(self.ranges):

@@ -24,7 +24,7 @@ from storage_core.rabbitmq.index.entries import new_entries
 from storage_core.rabbitmq.read.batch_builder import LEAVE_OUT, RowContext
 from storage_core.rabbitmq.read.selection import queues_of
 from storage_core.rabbitmq.stream_queues import selection
-from storage_core.rabbitmq.stream_queues.directory import StreamDirectory, is_later_node, list_streams
+from storage_core.rabbitmq.stream_queues.directory import StreamDirectory, list_streams, node_is_of_3_13
 from storage_core.rabbitmq.stream_queues.partition import ChunkRange, StreamPartition
 from storage_core.rabbitmq.stream_queues.rows import FIELDS, OWN_COLUMNS, StreamColumns
 from storage_core.rabbitmq.stream_queues.stream_log import StreamLog, read_log
@@ -48,15 +48,15 @@ class StreamQueuesSnapshot(Snapshot):
         self._warnings = [_unnamed(root, stream) for stream in self.streams if stream.vhost is None]
 
     @cached_property
-    def is_later(self) -> bool:
+    def of_3_13(self) -> bool:
         """Whether the node is known to be of 3.13 or later, so that its rules apply to all messages."""
-        return is_later_node(self.root)
+        return node_is_of_3_13(self.root)
 
     def log(self, stream: StreamDirectory) -> StreamLog:
         """The log of one stream, read once and cached."""
         found = self._logs.get(stream.folder)
         if found is None:
-            found = self._logs[stream.folder] = read_log(self.root, stream, self.is_later)
+            found = self._logs[stream.folder] = read_log(self.root, stream, self.of_3_13)
             self._warnings += [f"{self.root}/{note.file} at {note.position}: {note.reason}" for note in found.notes]
             if stream.replicas > 1:
                 self._warnings.append(
@@ -131,9 +131,7 @@ class StreamQueuesSnapshot(Snapshot):
         context = RowContext(
             self.schema(request), request.mode, self.root, store, "", queues, files, request.predicates
         )
-        return [
-            replace(part, is_later=self.is_later) for part in _cut(context, vhosts, ranges, tuple(damages), request)
-        ]
+        return [replace(part, of_3_13=self.of_3_13) for part in _cut(context, vhosts, ranges, tuple(damages), request)]
 
     def refuse_damages(self, log: StreamLog, damages: list[Damage], request: ScanRequest) -> None:
         """Raises CorruptionError for the first damage, with FAILFAST."""

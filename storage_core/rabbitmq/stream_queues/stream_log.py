@@ -38,7 +38,7 @@ class StreamLog:
     segments: list[Segment]
     notes: list[Damage] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)
-    is_later: bool = False
+    of_3_13: bool = False
     """Whether the node is known to be of 3.13 or later."""
     flaw: Damage | None = None
     """The damage at which a node's startup already fails while it looks for the end of the log."""
@@ -64,22 +64,22 @@ class StreamLog:
 
 
 def read_log(
-    root: str, stream: StreamDirectory, is_later: bool = False, known: Mapping[str, Segment] = MappingProxyType({})
+    root: str, stream: StreamDirectory, of_3_13: bool = False, known: Mapping[str, Segment] = MappingProxyType({})
 ) -> StreamLog:
     """The log of one stream as the node would have it after startup. Raises DataLossError if a file vanished.
 
-    `is_later`: the node is known to be of 3.13 or later. `known` are segments that were read before, by file: one that
+    `of_3_13`: the node is known to be of 3.13 or later. `known` are segments that were read before, by file: one that
     is not the last and has the same size is reused.
     """
     folder = f"{root}/{stream.folder}"
     names = set(system.names(folder))
-    log = StreamLog(root, stream, [], is_later=is_later)
+    log = StreamLog(root, stream, [], of_3_13=of_3_13)
     firsts = sorted(
         name.removesuffix(log_files.INDEX_SUFFIX) for name in names
         if name.endswith(log_files.INDEX_SUFFIX) and log_files.first_offset(name) is not None
     )  # fmt: skip
     _note_unlisted(log, names, firsts)
-    while is_later and firsts and f"{firsts[-1]}{log_files.SEGMENT_SUFFIX}" not in names:
+    while of_3_13 and firsts and f"{firsts[-1]}{log_files.SEGMENT_SUFFIX}" not in names:
         _drop_index(log, firsts.pop())
     for name in firsts:
         file = f"{stream.folder}/{name}{log_files.SEGMENT_SUFFIX}"
@@ -213,7 +213,7 @@ def _recover_last(log: StreamLog, segment: Segment) -> None:
             found = _whole_chunk(descriptor, segment.size, records[count - 1])
             if isinstance(found, str):
                 position = int(records["position"][count - 1])
-                fails = found == HEAD_ONLY and not log.is_later
+                fails = found == HEAD_ONLY and not log.of_3_13
                 effect = "a node does not start the stream" if fails else "a node's start cuts it"
                 reason = f"the last chunk that the index lists {found}; {effect}"
                 _note(log, segment.file, position, reason, max(0, segment.size - position))

@@ -13,7 +13,7 @@ from storage_core.files import system
 from storage_core.files.stamp import Stamp
 from storage_core.formats.rabbitmq.stream_queues import log_files
 from storage_core.rabbitmq.disk import node
-from storage_core.rabbitmq.stream_queues.directory import StreamDirectory, is_later_node, list_streams
+from storage_core.rabbitmq.stream_queues.directory import StreamDirectory, list_streams, node_is_of_3_13
 from storage_core.rabbitmq.stream_queues.growing_snapshot import GrowingSnapshot, damage_offset
 from storage_core.rabbitmq.stream_queues.stream_log import StreamLog, read_log
 from storage_core.stream.tail import Tail
@@ -36,7 +36,7 @@ class StreamsTail(Tail):
         self._folders: Stamps = []
         self._streams: list[StreamDirectory] = []
         self._logs: dict[str, tuple[Stamps, StreamLog]] = {}
-        self._unnamed = self._is_later = False
+        self._unnamed = self._of_3_13 = False
 
     def look(self) -> GrowingSnapshot:
         """A snapshot of what may be read now; the same object while nothing changed."""
@@ -79,7 +79,7 @@ class StreamsTail(Tail):
             if has_tables and each.vhost is None and abs(time.time() - each.declared_ns / 1e9) < NAMED_S
         ]  # fmt: skip
         self._unnamed = bool(waiting)
-        self._is_later = is_later_node(self._root)
+        self._of_3_13 = node_is_of_3_13(self._root)
         self._streams = [each for each in found if each not in waiting]
         kept = {each.folder: each for each in self._streams}
         self._logs = {folder: known for folder, known in self._logs.items() if kept.get(folder) == known[1].stream}
@@ -99,7 +99,7 @@ class StreamsTail(Tail):
             is_late = time.monotonic() > end_s
             try:
                 stamps = self._stamps_of(stream.folder)
-                log = read_log(self._root, stream, self._is_later, known)
+                log = read_log(self._root, stream, self._of_3_13, known)
             except (DataLossError, FileNotFoundError):
                 if not system.exists(f"{self._root}/{stream.folder}"):
                     return None

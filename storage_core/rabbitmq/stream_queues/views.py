@@ -62,7 +62,7 @@ def findings(snapshot: StreamQueuesSnapshot) -> Iterator[Finding]:
     for stream in snapshot.streams:
         log = snapshot.log(stream)
         flaw = start_flaw(log)
-        for damage in (*log.damages, *damaged_chunks(log, snapshot.is_later), *log.notes):
+        for damage in (*log.damages, *damaged_chunks(log, snapshot.of_3_13), *log.notes):
             effect = _EFFECTS.get(damage.kind, SERVED) if damage.served else CUT
             if flaw is not None and (damage.file, damage.position) == (flaw.file, flaw.position):
                 effect, flaw = NOT_STARTED, None

@@ -25,14 +25,14 @@ NOTED = (
 )  # fmt: skip
 
 
-def check(messages: list[bytes], is_later: bool = False) -> int:
+def check(messages: list[bytes], of_3_13: bool = False) -> int:
     """Returns how many of the messages are found. Raises AssertionError if decoding one alone gives another result."""
     buffer, starts, stops = packed(messages)
-    found = message_walk.walk(buffer, starts, stops, is_later)
+    found = message_walk.walk(buffer, starts, stops, of_3_13)
     rows = np.flatnonzero(found.ok)
     content, raw = found.content, buffer.tobytes()
     for row, made in zip(rows.tolist(), found.property_lists().to_pylist(), strict=True):
-        alone, begin = delivered.delivered(messages[row], is_later), int(starts[row])
+        alone, begin = delivered.delivered(messages[row], of_3_13), int(starts[row])
         (span,) = alone.body
         key = alone.routing_key
         assert made == alone.properties
@@ -90,7 +90,7 @@ def test_what_is_found_is_what_decoding_gives() -> None:
         messages = [message(r) for _ in range(r.choice((1, 30, 100)))]
         found, count = found + check(messages), count + len(messages)
         check([harmed(r, each) for each in messages])
-        check(messages, is_later=True)
+        check(messages, of_3_13=True)
     assert found > count // 4
 
 
@@ -111,7 +111,7 @@ def test_each_kind_of_message_is_found(middle: bytes) -> None:
     for header in (HEADER, section(0x70, b"\x45"), section(0x70, listed(0xC0, [b"\x42", b"\x50\5", b"\x52\7"]))):
         for body in (DATA, section(0x77, counted(0xA1, b"text")), section(0x75, counted(0xA0, b"b" * 300))):
             assert check([header + middle + body] * 9) == 9
-            assert check([middle + body] * 9, is_later=True) == 9
+            assert check([middle + body] * 9, of_3_13=True) == 9
 
 
 @pytest.mark.parametrize(

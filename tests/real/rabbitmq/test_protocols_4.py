@@ -162,7 +162,7 @@ def test_what_a_node_converts(release: type[Node4]) -> None:
         else:
             check(converted, wanted)
     for (message, _), converted in zip(amqp, streamed, strict=True):
-        found = delivered.delivered(message, is_later=True)
+        found = delivered.delivered(message, of_3_13=True)
         if not converted.why:
             body = b"".join(message[start:stop] for start, stop in found.body)
             expected = as_later(node, converted.properties, found.properties)

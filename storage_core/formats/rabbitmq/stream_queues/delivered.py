@@ -45,13 +45,13 @@ class Delivered:
     copies: tuple[bytes, ...] = ()
 
 
-def delivered(data: bytes, is_later: bool = False) -> Delivered:
+def delivered(data: bytes, of_3_13: bool = False) -> Delivered:
     """The message whose sections are `data`, as a node of 3.13 or later delivers it if it has a header section or the
-    node `is_later`. Raises FormatError if it cannot be delivered to any consumer.
+    node is known to be of such a release (`of_3_13`). Raises FormatError if it cannot be delivered to any consumer.
     """
     found = sections.parse(data)
     copies: tuple[bytes, ...] = ()
-    if not is_later and sections.last_of(found, sections.HEADER) is None:
+    if not of_3_13 and sections.last_of(found, sections.HEADER) is None:
         values, pieces = _values(data, found), [body(found)]
     else:
         values, pieces = _of_container(data, found)

@@ -58,12 +58,12 @@ class Walked:
         return with_sorted_headers(encode_properties(self.content.columns(rows), len(rows)))
 
 
-def walk(buffer: Bytes, starts: Positions, stops: Positions, is_later: bool = False) -> Walked:
-    """Walks the messages [start, stop) of `buffer`. `is_later`: see `delivered`. Never raises."""
+def walk(buffer: Bytes, starts: Positions, stops: Positions, of_3_13: bool = False) -> Walked:
+    """Walks the messages [start, stop) of `buffer`. `of_3_13`: see `delivered`. Never raises."""
     cursor, count = Cursor(buffer, starts, stops), len(starts)
     content, noted = Converted(count), np.zeros((4, count), np.int64)
     keyed = np.zeros(count, bool)
-    _take_header(cursor, content, is_later)
+    _take_header(cursor, content, of_3_13)
     _take_annotations(cursor, content, noted, keyed)
     section_walk.take_properties(cursor, content)
     section_walk.take_applied(cursor, content)
@@ -73,10 +73,10 @@ def walk(buffer: Bytes, starts: Positions, stops: Positions, is_later: bool = Fa
     return Walked(ok, noted[:2], noted[2:], keyed, content)
 
 
-def _take_header(cursor: Cursor, content: Converted, is_later: bool) -> None:
-    """Reads delivery mode, priority and time to live. Messages without the section are not ok unless `is_later`."""
+def _take_header(cursor: Cursor, content: Converted, of_3_13: bool) -> None:
+    """Reads delivery mode, priority and time to live. Messages without the section are not ok unless `of_3_13`."""
     rows = next_section(cursor, sections.HEADER)
-    if not is_later:
+    if not of_3_13:
         here = np.zeros(len(cursor.ok), bool)
         here[rows] = True
         cursor.ok &= here

@@ -65,11 +65,11 @@ class _Draft:
         return Value(element.code, number, at, False)
 
 
-def shape_of(data: bytes, is_later: bool = False) -> Shape | None:
-    """The shape of one message; None if it has none and the decoder must read it alone. `is_later`: see `delivered`."""
+def shape_of(data: bytes, of_3_13: bool = False) -> Shape | None:
+    """The shape of one message; None if it has none and the decoder must read it alone. `of_3_13`: see `delivered`."""
     try:
         found = sections.parse(data)
-        sample = delivered.delivered(data, is_later)
+        sample = delivered.delivered(data, of_3_13)
     except FormatError:
         return None
     codes = [section.code for section in found]
@@ -85,7 +85,7 @@ def shape_of(data: bytes, is_later: bool = False) -> Shape | None:
     draft = _Draft(data)
     values = {section.code: _walk(draft, section) for section in found}
     draft.close(len(data), 0, len(data))
-    contained = is_later or sections.HEADER in codes
+    contained = of_3_13 or sections.HEADER in codes
     return _mapped(draft, {section.code: section for section in found}, values, bodies[0].code, contained)
 
 
