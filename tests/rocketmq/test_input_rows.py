@@ -107,7 +107,7 @@ def test_a_queue_far_beyond_the_others_must_be_asked_for(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("column", "value", "bits"),
     [("queueId", 1 << 40, 32), ("queueId", 1.5, 32), ("queueId", "x", 32), ("flag", -(1 << 31) - 1, 32),
-     ("reconsumeTimes", float("nan"), 32), ("bornTimestamp", "today", 64)],
+     ("reconsumeTimes", float("nan"), 32), ("bornTimestamp", 1.5, 64)],
 )  # fmt: skip
 def test_a_number_that_does_not_fit_names_its_row(tmp_path: Path, column: str, value: Any, bits: int) -> None:
     rule = f"row 2 of its task: column '{column}' is {value!r}: it must be a whole number of {bits} bits"

@@ -153,6 +153,12 @@ class GivenColumns:
                 raise ColumnError(name, f"is not a time: {shorten(str(error))}") from None
             out: npt.NDArray[np.int64] = whole.fill_null(default).to_numpy(zero_copy_only=False)
             return out
+        column = self._columns[name] if self.has(name) else None
+        if column is not None and (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+            try:
+                self._columns[name] = column.cast(pa.int64())
+            except pa.ArrowInvalid:
+                raise ColumnError(name, f"is {column.type}; it must be a timestamp, or whole milliseconds") from None
         return self.numbers(name, pa.int64(), default)
 
     def hosts(self, name: str, default: bytes) -> pa.BinaryArray:
