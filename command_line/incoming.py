@@ -47,6 +47,11 @@ BODY_BYTES: dict[str, Callable[[Any], bytes]] = {
 NOT_OF_THE_TYPE = (ValueError, TypeError, AttributeError, OverflowError, pa.ArrowInvalid, pa.ArrowTypeError)
 
 
+def shown_name(path: str) -> str:
+    """The name of a file in messages."""
+    return "stdin" if path == STDIN else path
+
+
 class Incoming(Closable, ABC):
     """A file of rows. `columns` are the names of their columns."""
 
@@ -90,7 +95,7 @@ class JsonRows(Incoming):
     """JSON lines: one object per line. All have the columns of the first; a name that a line lacks is null."""
 
     def __init__(self, path: str, body: str) -> None:
-        self._path, self._body = path, BODY_BYTES[body]
+        self._path, self._body = shown_name(path), BODY_BYTES[body]
         # Closed by `close`, unless it is stdin.
         self._file: IO[bytes] = open(0 if path == STDIN else path, "rb", closefd=path != STDIN)  # noqa: SIM115
         self.columns: tuple[str, ...] = ()

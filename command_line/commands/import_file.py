@@ -6,7 +6,7 @@ import os
 
 import click
 
-from command_line.incoming import JSON, PARQUET, STDIN, incoming
+from command_line.incoming import JSON, PARQUET, STDIN, incoming, shown_name
 from command_line.outcome import exit_code, say
 from command_line.output.progress import shown_progress
 from command_line.output.units import counted
@@ -111,4 +111,4 @@ def _opened(path: str, engine: str | None, where: dict[str, str]) -> Store:
 
 
 def _of_file(error: RowError, file: str) -> str:
-    return str(error).replace(f"row {error.row} of its task", f"{file}: row {error.row + 1}")
+    return str(error).replace(f"row {error.row} of its task", f"{shown_name(file)}: row {error.row + 1}")

@@ -27,6 +27,16 @@ def test_parquet_from_a_pipe_is_refused(tmp_path: Path) -> None:
     assert done.stderr == "mqstore: --format parquet: needs a file: Parquet cannot be read from a pipe\n"
 
 
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [('{"topic": "t"', "line 1: not JSON: "), ('{"topic": "a b", "body": "x"}', "row 1: column 'topic' is 'a b': ")],
+)
+def test_a_mistake_in_what_comes_through_a_pipe(tmp_path: Path, text: str, problem: str) -> None:
+    done = shell(f"echo '{text}' | mqstore import - {tmp_path / 'new'} --engine rocketmq")
+    assert done.stderr.startswith(f"mqstore: stdin: {problem}")
+    assert done.returncode == 2
+
+
 def test_blank_lines_before_the_first_message(tmp_path: Path) -> None:
     file, store = tmp_path / "rows.jsonl", tmp_path / "new"
     file.write_text('\n  \n{"topic": "t", "body": "a"}\n\n{"topic": "t", "body": "b"}\n')
