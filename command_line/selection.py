@@ -104,7 +104,7 @@ class Selection:
         given = ",".join(self.queues)
         if request.topics is None or len(request.topics) != 1:
             raise OptionError(QUEUE, given, "needs exactly one --topic, the topic of the queue")
-        numbers = [int(queue) for queue in self.queues if re.fullmatch("[0-9]{1,19}", queue)]
+        numbers = [number for number in map(values.whole, self.queues) if number is not None]
         if len(numbers) < len(self.queues):
             raise OptionError(QUEUE, given, "must be numbers of the queues of --topic, such as 0 or 0,1")
         topic = request.topics[0]

@@ -168,6 +168,11 @@ def find_chain(folders: Sequence[str]) -> FileChain:
     return FileChain(files, _file_size(files))
 
 
+def is_address(name: str) -> bool:
+    """Whether a name is an address at which a file of a chain begins."""
+    return len(name) == NAME_LENGTH and name.isascii() and name.isdigit()
+
+
 def _chain_files(folder: str) -> list[ChainFile]:
     try:
         entries = system.entries(folder)
@@ -177,7 +182,7 @@ def _chain_files(folder: str) -> list[ChainFile]:
     return [
         ChainFile(int(name), stamp.size, prefix + name, stamp)
         for name, is_directory, stamp in entries
-        if len(name) == NAME_LENGTH and name.isascii() and name.isdigit() and not is_directory and stamp.size
+        if is_address(name) and not is_directory and stamp.size
     ]
 
 

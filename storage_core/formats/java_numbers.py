@@ -23,3 +23,8 @@ def whole_of(text: str, bits: int) -> int | None:
     digits = digits.lstrip("0") or "0"
     number = int(sign + digits) if len(digits) <= MOST_DIGITS else None
     return number if number is not None and fits(number, bits) else None
+
+
+def natural_of(text: str, bits: int) -> int | None:
+    """The same for a text that has no sign and ASCII digits alone."""
+    return whole_of(text, bits) if text.isascii() and text.isdigit() else None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from storage_core.errors import OptionError, listing
-from storage_core.options.values import json_object
+from storage_core.options.values import json_object, whole
 from storage_core.store import EARLIEST, LATEST, OffsetBound, QueueKey
 
 _LAST = re.compile(r"last:\s*(\d{1,18})", re.IGNORECASE)
@@ -149,11 +149,10 @@ def _of_store(
 
 
 def _queue_id(option: str, text: str, value: Any) -> int:
-    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,19}", value):
-        value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MAX_QUEUE_ID:
+    number = whole(value) if isinstance(value, str) else value
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= _MAX_QUEUE_ID:
         raise OptionError(option, text, f"queue {value!r} must be a queue id, 0 to {_MAX_QUEUE_ID}")
-    return value
+    return number
 
 
 def _wrong_shape(option: str, text: str, key: str, example: str) -> OptionError:

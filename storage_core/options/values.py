@@ -49,14 +49,19 @@ def choice(*allowed: str) -> Callable[[str, str], str]:
     return parse
 
 
+def whole(text: str) -> int | None:
+    """The number that a text of up to 19 digits states, else None: Python refuses to convert thousands of digits."""
+    return int(text) if _DIGITS.fullmatch(text) else None
+
+
 def count_of(least: int) -> Callable[[str, str], int]:
     """A parser for whole numbers of at least `least`."""
 
     def parse(name: str, text: str) -> int:
-        value = text.strip()
-        if not _DIGITS.fullmatch(value) or not least <= int(value) < _LIMIT:
+        value = whole(text.strip())
+        if value is None or not least <= value < _LIMIT:
             raise OptionError(name, text, f"must be a whole number of at least {least}")
-        return int(value)
+        return value
 
     return parse
 
@@ -94,8 +99,9 @@ def instant_ms(now_ms: int) -> Callable[[str, str], int]:
 
     def parse(name: str, text: str) -> int:
         value = text.strip()
-        if _DIGITS.fullmatch(value) and int(value) < _LIMIT:
-            return int(value)
+        number = whole(value)
+        if number is not None and number < _LIMIT:
+            return number
         match = _RELATIVE.fullmatch(value)
         if match:
             return max(0, now_ms - int(match[1]) * _RELATIVE_MS[match[2]])

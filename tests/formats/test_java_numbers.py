@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from storage_core.errors import FormatError
-from storage_core.formats.java_numbers import whole_of
+from storage_core.formats.java_numbers import natural_of, whole_of
 from storage_core.formats.rocketmq.config_json import decode_config
 from storage_core.formats.rocketmq.ledger import committed_number
 from storage_core.formats.rocketmq.paths import queue_id_of
@@ -34,3 +34,12 @@ def test_folders_of_queues() -> None:
 def test_a_config_file_with_a_long_number() -> None:
     with pytest.raises(FormatError, match="not JSON"):
         decode_config(f'{{"offsetTable":{{"a@g":{{0:{LONG}}}}}}}'.encode())
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("0", 0), ("007", 7), ("2147483647", 2147483647), ("2147483648", None), ("+1", None), ("-1", None), ("", None),
+     ("²", None), ("٣", None), (" 1", None), ("9" * 5000, None)],
+)  # fmt: skip
+def test_a_name_that_is_a_number(text: str, number: int | None) -> None:
+    assert natural_of(text, 32) == number

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from storage_core.errors import FormatError
-from storage_core.formats.java_numbers import whole_of
+from storage_core.formats.java_numbers import natural_of
 
 _STRING_OR_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|(?<=[{,])(\s*)(-?\d+)(\s*):')
 
@@ -39,11 +39,6 @@ def _quoted(match: re.Match[str]) -> str:
     return match.group(0) if match.group(2) is None else f'{match.group(1)}"{match.group(2)}"{match.group(3)}:'
 
 
-def is_number(key: str) -> bool:
-    """Whether the key of a map is a queue id or a delay level."""
-    return key.isascii() and key.isdigit() and whole_of(key, 32) is not None
-
-
 def encode_config(content: Mapping[str, Any]) -> bytes:
     """Valid JSON in the broker's own layout; non-ASCII characters are escaped, whatever charset a broker uses."""
     return json.dumps(content, indent="\t", separators=(",", ":")).encode("ascii")
@@ -57,7 +52,7 @@ def encode_offsets(content: Mapping[str, Any]) -> bytes:
 def _fastjson(value: Any, depth: int) -> str:
     if isinstance(value, dict):
         end = "\n" + "\t" * depth
-        if value and all(is_number(str(name)) for name in value):
+        if value and all(natural_of(str(name), 32) is not None for name in value):
             pairs = sorted((int(name), each) for name, each in value.items())
             return "{" + ",".join(f"{name}:{_fastjson(each, depth + 1)}" for name, each in pairs) + f"{end}}}"
         if not value:

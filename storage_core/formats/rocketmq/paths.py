@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storage_core.formats.java_numbers import whole_of
+from storage_core.formats.java_numbers import natural_of
 
 COMMIT_LOG = "commitlog"
 CONSUME_QUEUE = "consumequeue"
@@ -33,5 +33,5 @@ def chain_name(base_offset: int) -> str:
 
 def queue_id_of(name: str) -> int | None:
     """The queue whose folder has a name; None if it is the folder of no queue. A queue id is an int of Java."""
-    queue_id = whole_of(name, 32) if name.isascii() and name.isdigit() else None
+    queue_id = natural_of(name, 32)
     return queue_id if str(queue_id) == name else None

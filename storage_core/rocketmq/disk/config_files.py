@@ -12,9 +12,9 @@ from typing import Any
 from storage_core.errors import CorruptionError, FormatError, StoreNotFoundError, UnsupportedFormatError
 from storage_core.files import system
 from storage_core.files.small_file import read_at
-from storage_core.formats.java_numbers import fits, whole_of
+from storage_core.formats.java_numbers import fits, natural_of, whole_of
 from storage_core.formats.rocketmq import paths
-from storage_core.formats.rocketmq.config_json import decode_config, is_number
+from storage_core.formats.rocketmq.config_json import decode_config
 from storage_core.store import QueueKey
 
 MAX_SIZE = 256 << 20
@@ -188,7 +188,8 @@ def delay_offsets(root: str) -> dict[int, int]:
     """The offsets in delayOffset.json by delay level: the queue offset that the broker delivers next from its queue."""
     found = read_config(root, "delayOffset.json").get("offsetTable")
     table = found if isinstance(found, dict) else {}
-    return {int(level): offset for level, offset in table.items() if is_number(level) and isinstance(offset, int)}
+    levels = ((natural_of(level, 32), offset) for level, offset in table.items())
+    return {level: offset for level, offset in levels if level is not None and isinstance(offset, int)}
 
 
 def _content(path: str) -> bytes:

@@ -15,9 +15,9 @@ import numpy as np
 from storage_core.files.file_chain import FileChain
 from storage_core.files.open_files import OpenFiles
 from storage_core.files.small_file import remove_file, write_whole
-from storage_core.formats.java_numbers import whole_of
+from storage_core.formats.java_numbers import natural_of, whole_of
 from storage_core.formats.rocketmq import paths
-from storage_core.formats.rocketmq.config_json import encode_offsets, is_number
+from storage_core.formats.rocketmq.config_json import encode_offsets
 from storage_core.job import JobFolder, read_json, write_json
 from storage_core.rocketmq.disk.config_files import (
     committed_offsets,
@@ -203,8 +203,8 @@ def _moved_groups(content: dict[str, Any], moved: dict[tuple[str, int, int], int
 def _moved_delays(content: dict[str, Any], moved: dict[tuple[str, int, int], int]) -> Iterator[str]:
     offsets = _table(content, "offsetTable")
     for level in list(offsets):
-        queue_id = int(level) - 1 if is_number(level) else None
-        new = _moved(moved, paths.SCHEDULE_TOPIC, queue_id, offsets[level])
+        number = natural_of(level, 32)
+        new = _moved(moved, paths.SCHEDULE_TOPIC, None if number is None else number - 1, offsets[level])
         if new is not None:
             yield f"level {level}: {offsets[level]} is {new} now"
             offsets[level] = new

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from storage_core.files import system
-from storage_core.files.file_chain import NAME_LENGTH, FileChain
+from storage_core.files.file_chain import FileChain, is_address
 from storage_core.files.stamp import FileStat
 from storage_core.finding import Finding
 from storage_core.formats.rocketmq import paths
@@ -57,13 +57,9 @@ def usual_size(chains: Iterable[FileChain]) -> int:
 def strays_in(subject: Subject, folder: str, queue: QueueKey) -> Iterator[Finding]:
     """Findings about the files in a folder of a compacted queue whose name is no address."""
     for entry in _entries(folder):
-        if not entry.is_directory and not _is_address(entry.name):
+        if not entry.is_directory and not is_address(entry.name):
             path, reason = os.path.join(folder, entry.name), "its name is no address at which a file begins"
             yield subject.finding(Kind.ODD, path, 0, entry.size, reason, None, queue)
-
-
-def _is_address(name: str) -> bool:
-    return len(name) == NAME_LENGTH and name.isascii() and name.isdigit()
 
 
 def _unfinished(subject: Subject, folders: Sequence[str]) -> Iterator[Finding]:
@@ -87,7 +83,7 @@ def _in_chain_folder(subject: Subject, folder: str, file_size: int, queue: Queue
     found = _entries(folder)
     for entry in found:
         path, last = os.path.join(folder, entry.name), entry is found[-1]
-        is_number = _is_address(entry.name)
+        is_number = is_address(entry.name)
         if entry.name == GUARD:
             continue
         if entry.is_directory:
