@@ -51,6 +51,18 @@ def check_names(
             raise ColumnError(name, f"says the same as column {own}; drop one of the two")
 
 
+def first_unfit(name: str, column: pa.Array, kind: pa.DataType) -> tuple[int, Any]:
+    """The row and the value of the first element that cannot be cast to `kind`. Raises ColumnError if each can, but not
+    the column.
+    """
+    for row, value in enumerate(column):
+        try:
+            value.cast(kind)
+        except _CAST_ERRORS:
+            return row, value.as_py()
+    raise ColumnError(name, f"is {column.type}; it must be {kind}")
+
+
 class InputColumns:
     """The columns of one batch by their main names. `first_row` is the number of its first row in the task.
 
@@ -96,15 +108,8 @@ class InputColumns:
         try:
             return column.cast(pa.int64())
         except _CAST_ERRORS:
-            raise self._first_bad(name, column, "a 64-bit integer is required") from None
-
-    def _first_bad(self, name: str, column: pa.Array, rule: str) -> RowError | ColumnError:
-        for row, value in enumerate(column):
-            try:
-                value.cast(pa.int64())
-            except _CAST_ERRORS:
-                return self.error(name, row, value.as_py(), rule)
-        return ColumnError(name, f"is {column.type}; {rule}")
+            row, value = first_unfit(name, column, pa.int64())
+            raise self.error(name, row, value, "a 64-bit integer is required") from None
 
     def times_us(self, name: str) -> pa.Int64Array:
         """Microseconds since 1970 of times or dates, null if there is none."""

@@ -135,6 +135,23 @@ def is_text(array: pa.BinaryArray) -> bool:
     return True
 
 
+def first_malformed(array: pa.BinaryArray) -> int | None:
+    """The number of the first element that is not valid UTF-8; None if all are."""
+    if is_text(array):
+        return None
+    values = enumerate(array.to_pylist())
+    return next((row for row, value in values if value is not None and not is_utf8(value)), None)
+
+
+def is_utf8(value: bytes) -> bool:
+    """Whether bytes are valid UTF-8."""
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def is_ascii(array: pa.BinaryArray) -> bool:
     """Whether no byte of the elements has its high bit set; many times faster than validating text."""
     offsets = offsets_of(array)

@@ -21,7 +21,7 @@ from storage_core.formats.rabbitmq.amqp import headers, properties
 from storage_core.formats.rabbitmq.amqp.properties import PropertySpans
 from storage_core.formats.rabbitmq.amqp.property_columns import encode_headers, encode_properties
 from storage_core.formats.rabbitmq.binary_columns import lengths
-from storage_core.formats.spans import data_of, is_ascii, offsets_of
+from storage_core.formats.spans import data_of, first_malformed, offsets_of
 from storage_core.input_columns import InputColumns, as_binary, check_names
 from storage_core.rabbitmq.schema import READABLE, TEXT_PROPERTIES
 
@@ -132,12 +132,9 @@ def _check_short(inputs: InputColumns, name: str, values: pa.BinaryArray) -> Non
 
 def _check_text(inputs: InputColumns, name: str, values: pa.BinaryArray) -> None:
     """Refuses bytes that are not UTF-8: no definitions can name a queue by them, so no node would keep its files."""
-    if is_ascii(values):
-        return
-    names = values.dictionary_encode()
-    wrong = [each.decode("utf-8", "replace").encode() != each for each in names.dictionary.to_pylist()]
-    if any(wrong):
-        inputs.refuse(name, values, as_array(np.array(wrong)).take(names.indices), "it is not UTF-8 text")
+    row = first_malformed(values)
+    if row is not None:
+        raise inputs.error(name, row, values[row].as_py(), "it is not UTF-8 text")
 
 
 def _routing_keys(inputs: InputColumns, queues: pa.BinaryArray) -> pa.ListArray:

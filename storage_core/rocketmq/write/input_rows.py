@@ -25,8 +25,8 @@ from storage_core.formats.rocketmq.encode import lengths
 from storage_core.formats.rocketmq.hosts import pack_hosts
 from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
 from storage_core.formats.rocketmq.property_pairs import PairColumn, no_pairs
-from storage_core.formats.spans import holds_any, is_ascii
-from storage_core.input_columns import as_binary, check_names, shown, spelled
+from storage_core.formats.spans import first_malformed, holds_any
+from storage_core.input_columns import as_binary, check_names, first_unfit, shown, spelled
 from storage_core.rocketmq.schema import NATIVE
 from storage_core.rocketmq.write.options import MAX_TOPIC_SIZE, WriteSettings
 
@@ -107,18 +107,11 @@ class GivenColumns:
 
     def as_text(self, column: pa.BinaryArray, name: str, rows: npt.NDArray[np.int32] | None = None) -> pa.StringArray:
         """Bytes as text; `rows` is the row of the batch that each element belongs to."""
-        texts = column.view(pa.string())
-        if is_ascii(column):
-            return texts
-        try:
-            texts.validate(full=True)
-        except pa.ArrowInvalid:
-            for index, value in enumerate(column.to_pylist()):
-                if value is not None and value.decode("utf-8", "replace").encode() != value:
-                    row = index if rows is None else int(rows[index])
-                    raise self.error(name, row, shorten(repr(value)), "it is not UTF-8 text") from None
-            raise
-        return texts
+        index = first_malformed(column)
+        if index is not None:
+            row = index if rows is None else int(rows[index])
+            raise self.error(name, row, shorten(repr(column[index].as_py())), "it is not UTF-8 text")
+        return column.view(pa.string())
 
     def numbers(self, name: str, kind: pa.DataType, default: int) -> npt.NDArray[Any]:
         """A column as integers, `default` for null. Raises RowError for a value that is none of `kind`."""
@@ -130,8 +123,8 @@ class GivenColumns:
         except pa.ArrowNotImplementedError as error:
             raise ColumnError(name, f"is not {kind}: {shorten(str(error))}") from None
         except pa.ArrowInvalid:
-            row, value = _first_unfit(column, kind)
-            raise self.error(name, row, value, f"it must be a whole number of {kind.bit_width} bits") from None
+            row, value = first_unfit(name, column, kind)
+            raise self.error(name, row, shown(value), f"it must be a whole number of {kind.bit_width} bits") from None
         column = column.fill_null(default) if column.null_count else column
         out: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
         return out
@@ -330,16 +323,6 @@ def _refuse_controls(
         name = names if isinstance(names, str) else names[at].as_py()
         rule = "the bytes 0x01 and 0x02 separate properties and may not be in one"
         raise given.error(name, at if rows is None else rows[at], shorten(repr(texts[at].as_py())), rule)
-
-
-def _first_unfit(column: pa.Array, kind: pa.DataType) -> tuple[int, str]:
-    """The first row whose value cannot be cast to `kind`, and the value."""
-    for row, value in enumerate(column):
-        try:
-            value.cast(kind)
-        except pa.ArrowInvalid:
-            return row, shown(value.as_py())
-    raise AssertionError(f"every value of {column.type} is {kind}")
 
 
 def _first(found: pa.BooleanArray) -> int:
