@@ -61,11 +61,19 @@ def stores_below(path: str) -> list[str]:
     return vhosts_below(path) + quorum + ([streams] if looks_like_streams(streams) else [])
 
 
+def node_directory(root: str) -> str:
+    """The data directory of the node that the store `root` belongs to, if the store is in its place there: a vhost in
+    `msg_stores/vhosts`, quorum queues in a folder of `quorum`, streams in `stream`.
+    """
+    above = root.split("/")
+    up = 1 if above[-1] == STREAM_FOLDER else 2 if above[-2:-1] == [QUORUM_FOLDER] else 3
+    return "/".join(above[:-up]) if len(above) > up else root
+
+
 def is_read_elsewhere(root: str, kind: str) -> bool:
     """Whether the node's data directory has another store beside the vhost's store `root` with queues of this kind."""
-    node = root.rsplit("/", 3)[0]
     looks_like = {"quorum": looks_like_quorum, "stream": looks_like_streams}.get(kind)
-    return looks_like is not None and any(looks_like(path) for path in stores_below(node))
+    return looks_like is not None and any(looks_like(path) for path in stores_below(node_directory(root)))
 
 
 def vhosts_below(path: str) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any
 from storage_core.errors import FormatError
 from storage_core.formats.rabbitmq.erlang import disk_log, external_term
 from storage_core.rabbitmq.disk import khepri
+from storage_core.rabbitmq.disk.detect import node_directory
 from storage_core.rabbitmq.disk.span_reader import read_table
 
 DUMP_FILE, LOG_FILE = "rabbit_durable_queue.DCD", "rabbit_durable_queue.DCL"
@@ -47,11 +48,6 @@ class DeclaredQueue:
     def columns(self) -> dict[str, Any]:
         """Its columns in a row of the view `queues`."""
         return {"durable": self.durable, "arguments": self.arguments, "type": self.kind}
-
-
-def node_directory(root: str) -> str:
-    """Where the node's tables would be for a store at `<node>/msg_stores/vhosts/<vhost>`."""
-    return root.rsplit("/", 3)[0] if root.count("/") >= 3 else root
 
 
 def declared_queues(root: str) -> dict[tuple[str, str], DeclaredQueue]:

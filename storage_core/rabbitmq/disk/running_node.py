@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from storage_core.errors import StoreLockedError
 from storage_core.files import system
-from storage_core.rabbitmq.disk.detect import QUORUM_FOLDER, STREAM_FOLDER
+from storage_core.rabbitmq.disk.detect import node_directory
 from storage_core.rabbitmq.disk.span_reader import read_file
 
 
@@ -25,16 +25,8 @@ def check_not_running(root: str) -> None:
     if not system.is_local(root):
         return
     real = system.real_path(root)
-    noted = read_file(f"{_node_folder(real)}.pid").strip()
+    noted = read_file(f"{node_directory(real)}.pid").strip()
     if noted.isdigit() and system.process_start(int(noted)) is not None:
         raise StoreLockedError(f"{root} is locked by a running node (pid {int(noted)}); stop it first")
     for pid in system.holders_below(real):
         raise StoreLockedError(f"{root} is locked by process {pid}, which has a file of it open")
-
-
-def _node_folder(real: str) -> str:
-    """The data directory of the node that a store belongs to, if it is in its place there."""
-    above = real.split("/")
-    if above[-1] == STREAM_FOLDER:
-        return "/".join(above[:-1])
-    return "/".join(above[: -2 if above[-2:-1] == [QUORUM_FOLDER] else -3])
