@@ -19,11 +19,11 @@ import pyarrow as pa
 
 from command_line.output.progress import ProgressLine
 from command_line.output.rows import BODY_COLUMNS
+from command_line.parameters import PARQUET, PIPE
 from storage_core.closable import Closable
 from storage_core.errors import MqStoreError, OptionError, shorten
 
-PARQUET, JSON = "parquet", "json"
-STDIN = "-"
+JSON = "json"
 ROWS_AT_ONCE = 8192
 WORK = "checking messages"
 
@@ -49,7 +49,7 @@ NOT_OF_THE_TYPE = (ValueError, TypeError, AttributeError, OverflowError, pa.Arro
 
 def shown_name(path: str) -> str:
     """The name of a file in messages."""
-    return "stdin" if path == STDIN else path
+    return "stdin" if path == PIPE else path
 
 
 class Incoming(Closable, ABC):
@@ -97,7 +97,7 @@ class JsonRows(Incoming):
     def __init__(self, path: str, body: str) -> None:
         self._path, self._body = shown_name(path), BODY_BYTES[body]
         # Closed by `close`, unless it is stdin.
-        self._file: IO[bytes] = open(0 if path == STDIN else path, "rb", closefd=path != STDIN)  # noqa: SIM115
+        self._file: IO[bytes] = open(0 if path == PIPE else path, "rb", closefd=path != PIPE)  # noqa: SIM115
         self.columns: tuple[str, ...] = ()
         try:
             read = self._first_lines()

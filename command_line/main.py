@@ -123,8 +123,12 @@ def _open_outputs() -> None:
 
 def _accept_all_text(output: TextIO) -> None:
     """Makes an output of another encoding accept any text: a terminal shows what it can, a pipe or file gets UTF-8."""
-    if isinstance(output, TextIOWrapper) and output.encoding.lower().replace("-", "") != "utf8":
-        output.reconfigure(errors="replace") if output.isatty() else output.reconfigure(encoding="utf-8")
+    if not isinstance(output, TextIOWrapper) or output.encoding.lower().replace("-", "") == "utf8":
+        return
+    if output.isatty():
+        output.reconfigure(errors="replace")
+    else:
+        output.reconfigure(encoding="utf-8")
 
 
 def _not_shown(error: OSError) -> int:

@@ -6,12 +6,14 @@ The values of switches are parsed as options of a read (`selection`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
 
 from command_line.switches import QUEUE, SWITCHES, parameter_of
+from storage_core.errors import OptionError
 
 Function = Callable[..., Any]
 
@@ -33,6 +35,22 @@ class NumberRange(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)
         return number
+
+
+PIPE, PARQUET = "-", "parquet"
+
+
+def file_kind(file: str, given: str | None, kinds: Mapping[str, str], use: str) -> str:
+    """What FILE contains: the value of --format, else what its suffix means in `kinds`; in a pipe, JSON lines.
+
+    `use` is what an error says that Parquet in a pipe cannot be. Raises OptionError.
+    """
+    kind = given or kinds.get(".jsonl" if file == PIPE else os.path.splitext(file)[1].lower())
+    if kind is None:
+        raise OptionError("FILE", file, f"its name must end in {', '.join(kinds)}, or add --format")
+    if kind == PARQUET and file == PIPE:
+        raise OptionError("--format", kind, f"needs a file: Parquet cannot be {use} a pipe")
+    return kind
 
 
 BODIES = ("text", "json", "hex", "base64")

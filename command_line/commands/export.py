@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import IO, Any
 
@@ -16,15 +15,21 @@ from command_line.output.lines import emit
 from command_line.output.progress import shown_progress
 from command_line.output.target import check_new, new_file
 from command_line.output.units import counted
-from command_line.parameters import body_option, count_option, queue_option, store_argument, switches
+from command_line.parameters import (
+    PARQUET,
+    PIPE,
+    body_option,
+    count_option,
+    file_kind,
+    queue_option,
+    store_argument,
+    switches,
+)
 from command_line.selection import selection
 from command_line.stores import opened
 from command_line.switches import MESSAGE_OPTIONS, STORE_OPTIONS
-from storage_core.errors import OptionError
 
-PARQUET = "parquet"
 KINDS = {".parquet": PARQUET, ".jsonl": JSON, ".csv": CSV}
-STDOUT = "-"
 EXAMPLES = """\b
 Examples:
   mqstore export STORE orders.parquet --topic orders
@@ -49,8 +54,8 @@ def command(store: str, file: str, limit: int | None, format_: str | None, body:
 
     FILE must not exist, and is written completely or not at all. Parquet keeps every type.
     """
-    kind = _kind(file, format_)
-    if file != STDOUT:
+    kind = file_kind(file, format_, KINDS, "written to")
+    if file != PIPE:
         check_new(file)
     wanted = selection(given)
     with (
@@ -59,25 +64,16 @@ def command(store: str, file: str, limit: int | None, format_: str | None, body:
     ):
         chosen = wanted.chosen(stores)
         schema, found = schema_of(chosen), batches(chosen, Limit(limit), line)
-        if file == STDOUT:
+        if file == PIPE:
             count = _text(found, text_format(kind, body), schema, emit)
         else:
             with new_file(file) as target:
                 count = _written(found, schema, target, kind, body)
         line.clear()
         wanted.warn(stores)
-    if file != STDOUT:
+    if file != PIPE:
         say(f"{counted(count, 'message')} written to {file}")
     return stores.code(count > 0)
-
-
-def _kind(file: str, given: str | None) -> str:
-    kind = given or (JSON if file == STDOUT else KINDS.get(os.path.splitext(file)[1].lower()))
-    if kind is None:
-        raise OptionError("FILE", file, f"its name must end in {', '.join(KINDS)}, or add --format")
-    if kind == PARQUET and file == STDOUT:
-        raise OptionError("--format", kind, "needs a file: Parquet cannot be written to a pipe")
-    return kind
 
 
 def _written(found: Iterable[pa.RecordBatch], schema: pa.Schema, target: IO[bytes], kind: str, body: str) -> int:

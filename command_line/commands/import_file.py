@@ -6,11 +6,11 @@ import os
 
 import click
 
-from command_line.incoming import JSON, PARQUET, STDIN, incoming, shown_name
+from command_line.incoming import JSON, incoming, shown_name
 from command_line.outcome import exit_code, say
 from command_line.output.progress import shown_progress
 from command_line.output.units import counted
-from command_line.parameters import BODIES, switches
+from command_line.parameters import BODIES, PARQUET, file_kind, switches
 from storage_core import open_store
 from storage_core.errors import MqStoreError, OptionError, RowError
 from storage_core.option_table import split_settings
@@ -51,7 +51,7 @@ def command(
 
     Columns are those of a Spark write. Text bodies lose bytes that are not UTF-8: export Parquet, or use --body base64.
     """
-    kind = _kind(file, format_)
+    kind = file_kind(file, format_, KINDS, "read from")
     where, settings = split_settings(_settings(options, topic))
     where |= {} if commit_log_path is None else {"commitLogPath": commit_log_path}
     with (
@@ -78,15 +78,6 @@ def command(
             say(text)
     say(f"{counted(count, 'message')} {'can be' if dry_run else ''} written to {store}".replace("  ", " "))
     return 0
-
-
-def _kind(file: str, given: str | None) -> str:
-    kind = given or (JSON if file == STDIN else KINDS.get(os.path.splitext(file)[1].lower()))
-    if kind is None:
-        raise OptionError("FILE", file, f"its name must end in {', '.join(KINDS)}, or add --format")
-    if kind == PARQUET and file == STDIN:
-        raise OptionError("--format", kind, "needs a file: Parquet cannot be read from a pipe")
-    return kind
 
 
 def _settings(options: tuple[str, ...], topic: str | None) -> dict[str, str]:
