@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.arrays import as_array, text_array
+from storage_core.arrays import as_array, bytes_array, text_array
 from storage_core.formats import spans
 from storage_core.formats.layout import values_at
 from storage_core.formats.rabbitmq.amqp import headers, properties
@@ -58,13 +58,16 @@ class MessageColumns:
             names = self._queues.take(as_array(batch.entries["queue"]))
             keys = pc.if_else(as_array(batch.parts.keyed), keys, names)
         copies = batch.parts.copies
-        if copies:
-            listed = [[key] for key in keys.to_pylist()]
-            for row, more in copies.items():
-                own = listed[row] if batch.parts.keyed[row] else []
-                listed[row] = own + [key.decode("utf-8", "replace") for key in more]
-            return pa.array(listed, pa.list_(pa.string()))
-        return pa.ListArray.from_arrays(as_array(np.arange(len(keys) + 1, dtype=np.int32)), keys)
+        if not copies:
+            return pa.ListArray.from_arrays(as_array(np.arange(len(keys) + 1, dtype=np.int32)), keys)
+        own = np.flatnonzero(batch.parts.keyed | ~np.isin(np.arange(len(keys)), list(copies)))
+        rows = np.concatenate((own, np.repeat(list(copies), [len(each) for each in copies.values()])))
+        more = spans.text(bytes_array([key for each in copies.values() for key in each]))
+        items = np.concatenate((own, len(keys) + np.arange(len(more))))
+        order = np.argsort(rows, kind="stable")
+        offsets = np.searchsorted(rows[order], np.arange(len(keys) + 1)).astype(np.int32)
+        listed = pa.concat_arrays([keys, more]).take(as_array(items[order]))
+        return pa.ListArray.from_arrays(as_array(offsets), listed)
 
     def _decoded(self, batch: StreamBatch) -> MessageBatch:
         if self._made is None or self._made[0] is not batch:
