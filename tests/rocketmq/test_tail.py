@@ -138,6 +138,7 @@ def test_a_broker_that_works_is_not_waited_for(model: Path, tmp_path: Path, monk
     def work(seconds: float) -> None:
         live.list(3)
 
+    monkeypatch.setattr(tails, "HOLD_S", float("inf"))  # however slow this machine is, nobody counts as gone
     monkeypatch.setattr(tails.time, "sleep", work)
     with tail_of(live.root) as tail:
         assert sum(stop for _, stop in tail.settled().positions.values()) in (12, 15)
