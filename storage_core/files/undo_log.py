@@ -91,6 +91,13 @@ class Changes:
         finally:
             system.close(descriptor)
 
+    def lengthen(self, path: str, length: int) -> None:
+        """Lengthens a file with zeros; on the disk when this returns."""
+        self._save_times(path)
+        before = system.stat(path).size
+        self._undo.append(lambda: _set_length(path, before))
+        _set_length(path, length)
+
     def zero(self, path: str, start: int, stop: int, backup: str) -> int:
         """Zeroes the bytes [start, stop) of a file after copying them to the new file `backup`.
 
@@ -139,6 +146,15 @@ def _any_set(descriptor: int, span: tuple[int, int]) -> bool:
     return any(
         system.pread(descriptor, min(CHUNK_SIZE, stop - at), at).strip(b"\0") for at in range(start, stop, CHUNK_SIZE)
     )
+
+
+def _set_length(path: str, length: int) -> None:
+    descriptor = system.open_write(path)
+    try:
+        system.truncate(descriptor, length)
+        system.fsync(descriptor)
+    finally:
+        system.close(descriptor)
 
 
 def _write(path: str, position: int, data: bytes) -> None:

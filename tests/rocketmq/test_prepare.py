@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -63,6 +64,31 @@ def test_an_empty_file_in_the_way_gets_its_full_length(tmp_path: Path) -> None:
     assert [path.stat().st_size for path in sorted((directory / "commitlog").iterdir())] == [4096] * 5
     assert {path.stat().st_size for path in (directory / "consumequeue").rglob("0*") if path.is_file()} == {200}
     assert len(bodies(directory)) == 65
+
+
+@pytest.mark.parametrize("noted", [True, False])
+def test_a_file_that_a_copy_cut_short_gets_its_full_length(noted: bool, tmp_path: Path) -> None:
+    """No broker loads the store before that; a job that fails leaves the file as short as it was."""
+    directory = tmp_path / "store"
+    write(directory, rows(60), queues=1, **GEOMETRY)
+    log = sorted((directory / "commitlog").iterdir())[-1]
+    queue = sorted((directory / "consumequeue" / "orders" / "0").iterdir())[-1]
+    for path in (log, queue):
+        os.truncate(path, len(path.read_bytes().rstrip(b"\0")) + (100 if path == log else 0))
+    if not noted:
+        shutil.rmtree(directory / ".mqstore")
+    before = contents(directory)
+    shutil.copytree(directory, tmp_path / "counted")
+    with stopped_at(None) as clock:
+        write(tmp_path / "counted", rows(1, 60))
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(MqStoreError, match="nothing was written"), stopped_at(commit_point(clock.log), error=full):
+        write(directory, rows(1, 60))
+    assert contents(directory) == before
+
+    write(directory, rows(1, 60))
+    assert (log.stat().st_size, queue.stat().st_size) == (4096, 200)
+    assert len(bodies(directory)) == 61
 
 
 def test_a_scan_of_the_log_sees_nothing_of_an_unfinished_job(tmp_path: Path) -> None:

@@ -328,13 +328,18 @@ class _Reservation:
         self._has_keys[(numbers - numbers // count * count) // np.uint32(PAGE_SLOTS)] = True
 
     def _make(self, path: str, length: int, parts: list[tuple[int, int]]) -> None:
-        """Reserves parts of a file; a file that does not exist is made in the staging folder."""
+        """Reserves parts of a file; a file that does not exist is made in the staging folder.
+
+        No broker starts with too short a file, so one gets its full length.
+        """
         if system.exists(path):
-            if system.stat(path).size:
-                for position, size in parts:
-                    self._changes.reserve(path, position, size)
+            if size := system.stat(path).size:
+                if size < length:
+                    self._changes.lengthen(path, length)
+                for position, count in parts:
+                    self._changes.reserve(path, position, count)
                 return
-            # A crash between creating and sizing a file leaves it empty. No broker starts with too short a file.
+            # A crash between creating and sizing a file leaves it empty.
             self._changes.move(path, os.path.join(self._staging, f"empty-{len(self._files)}"))
         target = os.path.relpath(path, self._root)
         target = path if target.startswith("..") else target
