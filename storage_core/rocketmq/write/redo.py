@@ -173,12 +173,14 @@ def stage_missing(root: str, plan: Plan, store: StoreState) -> list[StagedPart]:
 
 def listed_physical_offsets(store: StoreState, plan: Plan) -> Positions:
     """Addresses that queues list since the job, or will list when a broker has dispatched the rest; ascending."""
-    parts = [np.empty(0, np.int64)]
+    parts, job_begin = [np.empty(0, np.int64)], np.array([plan.ends.log_end], np.int64)
     with OpenFiles() as files:
         for key, verdict in store.verdict.queues.items():
             queue = store.listing.queues.get(key)
-            start = plan.ends.queues.get(key, 0)
-            if queue is not None and start < verdict.disk_stop:
+            if queue is not None and queue.start < verdict.disk_stop:
+                # Not from the planned offset on: a broker that found only some of the job's queue files listed its
+                # records further in front.
+                (start,) = queue.lower_bounds(files, queue.start, verdict.disk_stop, job_begin).tolist()
                 entries = queue.entries(files, start, verdict.disk_stop)
                 parts.append(entries["physical_offset"][entries["size"] != BLANK_SIZE].astype(np.int64))
     parts += [missing.physical_offsets for missing in missing_entries(store)]
