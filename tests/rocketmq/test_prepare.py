@@ -43,6 +43,20 @@ def test_an_index_file_of_unknown_geometry_is_named_with_what_to_do(tmp_path: Pa
     assert contents(directory) == before
 
 
+def test_queue_files_of_unknown_length_are_asked_for(tmp_path: Path) -> None:
+    """A broker does not load a store with queue files of another length than its own."""
+    directory = archive.unpack("damaged-queues-lost-4.9.3", tmp_path)
+    before = contents(directory)
+    with pytest.raises(
+        UnsupportedFormatError, match="mappedFileSizeConsumeQueue / 20 as option consumeQueueFileEntries"
+    ):
+        write(directory, rows(3))
+    assert contents(directory) == before
+    write(directory, rows(3), consumeQueueFileEntries=50)
+    write(directory, rows(3, 3))
+    assert {path.stat().st_size for path in (directory / "consumequeue").rglob("0*") if path.is_file()} == {1000}
+
+
 def test_an_empty_file_in_the_way_gets_its_full_length(tmp_path: Path) -> None:
     """A broker rejects a store with a log file that is too short; a job that fails restores the empty one."""
     directory = tmp_path / "store"

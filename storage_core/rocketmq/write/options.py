@@ -59,7 +59,9 @@ LARGEST_FILE_SIZE = (1 << 31) - 1
 
 @dataclass(frozen=True)
 class WriteSettings:
-    """A write's options. `index_given`: the geometry of index files was set, not taken from the defaults."""
+    """A write's options. `queue_entries_given`, `index_given`: the sizes of queue files, and of index files, were set,
+    not taken from the defaults.
+    """
 
     topic: str | None = None
     queues: int = 4
@@ -67,6 +69,7 @@ class WriteSettings:
     shards: bool = False
     log_file_size: int = DEFAULT_LOG_FILE_SIZE
     queue_entries: int = DEFAULT_QUEUE_ENTRIES
+    queue_entries_given: bool = False
     index: Geometry = field(default_factory=Geometry)
     index_given: bool = False
     commit_log_path: tuple[str, ...] = ()
@@ -95,6 +98,7 @@ def write_settings(options: Mapping[str, Any]) -> WriteSettings:
         shards=given["publish"] == "shards",
         log_file_size=given["commitLogFileSize"] or DEFAULT_LOG_FILE_SIZE,
         queue_entries=given["consumeQueueFileEntries"] or DEFAULT_QUEUE_ENTRIES,
+        queue_entries_given=given["consumeQueueFileEntries"] is not None,
         index=Geometry(slots or default.slots, entries or default.entries),
         index_given=slots is not None or entries is not None,
         commit_log_path=given["commitLogPath"] or (),

@@ -94,7 +94,8 @@ def store_ends(
 ) -> tuple[Ends, StoreState | None]:
     """Where the store ends: as the last job noted, else as a broker would find it; at 0 for a new store.
 
-    Without `trusting`, an index of unknown geometry is left as it is; otherwise it raises UnsupportedFormatError.
+    Without `trusting`, an index of unknown geometry is left as it is, and queue files of unknown length get the default
+    one; otherwise either raises UnsupportedFormatError.
     """
     check_directory(root)
     trusted = trusted_ends(root, folders) if trusting else None
@@ -113,7 +114,10 @@ def store_ends(
     refuse_stale_entries(store)
     log, verdict = store.listing.log, store.verdict
     queues = {key: bounds.stop for key, bounds in verdict.queues.items()}
-    entries = store.listing.entries_per_file or noted_queue_entries(root) or settings.queue_entries
+    known = store.listing.entries_per_file or noted_queue_entries(root)
+    if not known and trusting:
+        _refuse_unknown_queues(root, settings, log.file_size)
+    entries = known or settings.queue_entries
     ends = Ends(log.start, verdict.log_end, last_store_ms(store), queues, log.file_size, entries, None)
     try:
         index = _index_geometry(root, settings, ends, store)
@@ -122,6 +126,19 @@ def store_ends(
             raise
         index = None
     return replace(ends, index=index), store
+
+
+def _refuse_unknown_queues(root: str, settings: WriteSettings, log_file_size: int) -> None:
+    """Raises UnsupportedFormatError if nothing says how long the broker's queue files are: it would not load the store.
+
+    The default is used if the files of the log have the default size too.
+    """
+    if not settings.queue_entries_given and log_file_size != DEFAULT_LOG_FILE_SIZE:
+        raise UnsupportedFormatError(
+            f"{os.path.join(root, paths.CONSUME_QUEUE)}: no queue has a file, so nothing says how many entries the "
+            f"broker gives to one; give its mappedFileSizeConsumeQueue / {QUEUE_ENTRY.size} as option "
+            "consumeQueueFileEntries"
+        )
 
 
 def _log_names(folder: str) -> list[str]:
