@@ -19,7 +19,7 @@ from tests.golden import archive
 from tests.reference.rocketmq_record import Damaged, Log, NotARecord
 from tests.reference.rocketmq_recovery import Recovered
 from tests.reference.served import AS_BROKER, differences, in_partitions, place, read
-from tests.support.rocketmq_files import log_files, overwrite, queue_files, records, used_entries
+from tests.support.rocketmq_files import flip_bit, log_files, overwrite, queue_files, records, used_entries
 from tests.support.rocketmq_harm import Harm, harm
 from tests.support.rocketmq_misled import SEEDS, misled_store
 from tests.support.sampling import sample
@@ -125,6 +125,20 @@ def test_a_dispatcher_goes_on_after_a_misread_record(size: int, tmp_path: Path) 
     problems, rows = compare(name, directory, "493", Harm(), 3)
     assert problems == []
     assert 100 < rows < whole - 2
+
+
+@pytest.mark.parametrize("version", RECOVERY)
+def test_a_recovery_begins_at_a_file_whose_store_time_is_negative(version: str, tmp_path: Path) -> None:
+    """A flipped bit can make it so; the queues are lost, so the messages before that file are listed by none."""
+    name = "damaged-queues-lost-4.9.3"
+    directory = archive.unpack(name, tmp_path)
+    (directory / "abort").touch()
+    overwrite(directory / "checkpoint", 0, struct.pack(">qq", 5000, 5000))
+    whole = len(read(directory, in_partitions(1, **AS_BROKER), recovery=RECOVERY[version]))
+    flip_bit(log_files(directory)[4], 56, 7)
+    problems, rows = compare(name, directory, version, Harm(), 3)
+    assert problems == []
+    assert 100 < rows < whole - 100
 
 
 def test_new_files_keep_a_damaged_one_before_them(tmp_path: Path) -> None:

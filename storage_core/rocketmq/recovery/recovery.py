@@ -251,9 +251,9 @@ def first_after_crash(listing: Listing, files: OpenFiles, rules: Rules) -> int:
     magics, first = known_magics(rules), 0
     if isinstance(log, LedgerChain):
         magics, first = (MAGIC_V1,), next(number for number, file in enumerate(log.files) if log.is_ledger(file))
-    matched = (
-        index for index in range(len(log.files) - 1, first - 1, -1) if 0 < first_store_ms(log.files[index]) <= limit
-    )
+    backwards = range(len(log.files) - 1, first - 1, -1)
+    # A damaged time may be negative: a broker takes it for an early one, only 0 for none.
+    matched = (index for index in backwards if (store_ms := first_store_ms(log.files[index])) and store_ms <= limit)
     return next(matched, first)
 
 
