@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -72,9 +72,10 @@ class Download:
             folders = list(manifest.folders)
         resumed = total = sum(file.size for file in files)
         if not is_whole:
-            for folder in {*folders, *(os.path.dirname(file.name) for file in files)}:
+            own = {*folders, *(os.path.dirname(file.name) for file in files)}
+            for folder in own:
                 system.make_folder(os.path.join(self._notes.copying, folder))
-            resumed = self._bring(files, manifest, total)
+            resumed = self._bring(files, own, manifest, total)
             self._set_times(files, manifest)
             write_json(self._notes.copy_note, {"source": self._root, "whole": True})
         self._move()
@@ -98,12 +99,14 @@ class Download:
         elif inside and not noted.get("whole"):
             raise MqStoreError(f"{self._target}: {min(inside)} was put there before the copy was finished; remove it")
 
-    def _bring(self, files: Sequence[StoreFile], manifest: Manifest | None, total: int) -> int:
+    def _bring(
+        self, files: Sequence[StoreFile], folders: Collection[str], manifest: Manifest | None, total: int
+    ) -> int:
         """Fetches the missing pieces. Returns the number of bytes that were there already."""
         path = os.path.join(self._notes.folder, DONE)
         there = self._done_before(path)
         wanted = list(self._pieces(files, manifest))
-        self._drop_other_versions(wanted, there)
+        self._drop_others(wanted, folders, there)
         left = [piece for piece in wanted if (piece.file.name, piece.start) not in there]
         resumed = self._done = total - sum(piece.stop - piece.start for piece in left)
         report(WORK, resumed, total)
@@ -141,13 +144,36 @@ class Download:
                 crc = None if manifest is None else manifest.files[file.name].crcs[number]
                 yield Piece(file, found, start, stop, crc)
 
-    def _drop_other_versions(self, wanted: Sequence[Piece], there: dict[tuple[str, int], str]) -> None:
-        """Removes what came from an object that has changed since: holes would show the old bytes."""
-        for piece in wanted:
-            if there.get((piece.file.name, piece.start), piece.version) != piece.version:
-                remove_file(self._staged(piece.file.name))
-                for key in [key for key in there if key[0] == piece.file.name]:
-                    del there[key]
+    def _drop_others(
+        self, wanted: Sequence[Piece], folders: Collection[str], there: dict[tuple[str, int], str]
+    ) -> None:
+        """Removes what an earlier run copied of objects that have changed or are gone since, in part or whole.
+
+        Holes would show the bytes of the version before, so a file of which no piece is known to be of this version is
+        removed too: its pieces were on their way when that run ended.
+        """
+        noted = {
+            (piece.file.name, there[piece.file.name, piece.start] == piece.version)
+            for piece in wanted
+            if (piece.file.name, piece.start) in there
+        }
+        kept = {name for name, is_same in noted if is_same and (name, False) not in noted}
+        for name in list(self._left_by_earlier_runs("")):
+            if system.is_folder(self._staged(name)):
+                if name not in folders:
+                    remove_empty_folder(self._staged(name))
+            elif name not in kept:
+                remove_file(self._staged(name))
+        for key in [key for key in there if key[0] not in kept]:
+            del there[key]
+
+    def _left_by_earlier_runs(self, folder: str) -> Iterator[str]:
+        """The names of all files and folders that are staged, each folder after what it contains."""
+        for each in names_in(self._staged(folder)):
+            name = os.path.join(folder, each)
+            if system.is_folder(self._staged(name)):
+                yield from self._left_by_earlier_runs(name)
+            yield name
 
     def _staged(self, name: str) -> str:
         return os.path.join(self._notes.copying, name)

@@ -123,6 +123,49 @@ def test_an_object_that_was_replaced_between_two_runs_is_copied_again(
     assert (tmp_path / "down" / "commitlog" / logs[0].name).read_bytes() == blank
 
 
+def test_what_is_gone_from_the_source_between_two_runs_is_not_in_the_copy(
+    bucket: Bucket, store: Path, tmp_path: Path
+) -> None:
+    """As where a backup is refreshed while a copy of it is interrupted: expired files leave it."""
+    bucket.add_folder(store, BELOW.rstrip("/"))
+    old = {path for path in bucket.objects if "/consumequeue/" in path or path.endswith("commitlog/" + "0" * 20)}
+    bucket.fault = stop_after(40, "get")
+    with pytest.raises(CutError):
+        copy_store(URI, str(tmp_path / "down"))
+    bucket.fault = lambda kind, path: None
+    registry.forget_all()
+    for path in old:
+        del bucket.objects[path]
+    copy_store(URI, str(tmp_path / "down"))
+    found = {BELOW + name for name, data in contents(tmp_path / "down").items() if data is not None}
+    assert found == {path for path in bucket.objects if not path.endswith("/lock")}
+    assert not (tmp_path / "down" / "consumequeue").exists()
+
+
+def test_bytes_on_their_way_at_an_interruption_are_not_in_the_copy_of_a_later_version(
+    bucket: Bucket, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The piece was written, and not noted yet: where the later object has zeros, its bytes would show."""
+    name = f"commitlog/{min(path.name for path in (store / 'commitlog').iterdir())}"
+    bucket.add_folder(store, BELOW.rstrip("/"))
+
+    def stopped_fsync(descriptor: int) -> None:
+        fsync(descriptor)
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith(name):
+            raise CutError
+
+    fsync = system.fsync
+    with monkeypatch.context() as patched:
+        patched.setattr(system, "fsync", stopped_fsync)
+        with pytest.raises(CutError):
+            copy_store(URI, str(tmp_path / "down"))
+    registry.forget_all()
+    blank = bytes((store / name).stat().st_size)
+    bucket.add(BELOW + name, blank)
+    copy_store(URI, str(tmp_path / "down"))
+    assert (tmp_path / "down" / name).read_bytes() == blank
+
+
 @pytest.mark.parametrize("stop_at", ["copying", "commitlog", "index"])
 def test_a_download_that_stops_while_it_moves_its_files_ends_whole(
     bucket: Bucket, store: Path, tmp_path: Path, stop_at: str, monkeypatch: pytest.MonkeyPatch
