@@ -181,7 +181,7 @@ def _chain_files(folder: str) -> list[ChainFile]:
     prefix = folder if folder.endswith("/") else f"{folder}/"
     return [
         ChainFile(int(name), stamp.size, prefix + name, stamp)
-        for name, is_directory, stamp in entries
+        for name, is_directory, stamp, _ in entries
         if is_address(name) and not is_directory and stamp.size
     ]
 

@@ -34,11 +34,12 @@ NO_STAMP = Stamp()
 
 
 class FileStat(NamedTuple):
-    """What a listing reports of a file or folder."""
+    """What a listing reports of a file or folder. `is_special`: it is neither, such as a pipe, and may block."""
 
     name: str
     is_directory: bool
     stamp: Stamp
+    is_special: bool = False
 
     @property
     def size(self) -> int:

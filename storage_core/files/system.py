@@ -12,7 +12,7 @@ import glob
 import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from stat import S_ISDIR
+from stat import S_ISDIR, S_ISREG
 from typing import Any
 
 import numpy as np
@@ -263,7 +263,8 @@ def stat(path: str) -> FileStat:
     if is_remote(path):
         return remote.stat(path)
     found = os.stat(path)
-    return FileStat(os.path.basename(path), S_ISDIR(found.st_mode), Stamp.of(found))
+    is_folder_, is_file = S_ISDIR(found.st_mode), S_ISREG(found.st_mode)
+    return FileStat(os.path.basename(path), is_folder_, Stamp.of(found), not is_folder_ and not is_file)
 
 
 @_disk_errors_named

@@ -6,6 +6,7 @@ for further repair.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 
@@ -77,7 +78,27 @@ def files_below(path: str, target: str) -> Copies:
         return
     system.make_folder(target)
     for name in names_in(path):
+        check_copyable(os.path.join(path, name))
         yield from files_below(os.path.join(path, name), os.path.join(target, name))
+
+
+def check_copyable(path: str) -> None:
+    """Raises MqStoreError for what a folder contains and no copy can: a link to nothing or to a folder around itself, a
+    pipe, a socket, a device.
+    """
+    if not system.is_local(path):
+        return
+    folder = system.real_path(os.path.dirname(path)) + os.sep
+    try:
+        found = system.stat(path)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ELOOP):
+            raise
+        raise MqStoreError(f"{path}: it is a link to nothing, which no copy can hold; remove it, or mend it") from None
+    if found.is_special:
+        raise MqStoreError(f"{path}: it is a pipe, a socket or a device, which no copy can hold; remove it")
+    if found.is_directory and folder.startswith(system.real_path(path) + os.sep):
+        raise MqStoreError(f"{path}: it is a link to a folder that it lies in, which no copy can hold; remove it")
 
 
 def own_parts(root: str) -> Copies:

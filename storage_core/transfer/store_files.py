@@ -15,6 +15,7 @@ from storage_core.job import JobFolder
 from storage_core.options.option import ROCKETMQ
 from storage_core.rabbitmq.disk.running_node import check_not_running
 from storage_core.rabbitmq.repair import copying as rabbitmq
+from storage_core.repair.copying import check_copyable
 from storage_core.rocketmq.repair import copying as rocketmq
 
 BROKER = "a running broker; stop it, or copy a snapshot of its disk"
@@ -55,6 +56,7 @@ def _add(path: str, name: str, is_log: bool, files: list[StoreFile], folders: li
             raise MqStoreError(
                 f"{path}: an object's name has a part '{each}', which is not a valid file name; rename it"
             )
+        check_copyable(os.path.join(path, each))
         _add(os.path.join(path, each), os.path.join(name, each), is_log, files, folders)
     if not inside:
         folders.append(name)

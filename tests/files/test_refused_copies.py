@@ -53,6 +53,24 @@ def test_what_is_refused_is_one_line_and_changes_nothing(bucket: Bucket, store: 
     assert os.listdir(tmp_path / "full") == ["mine"]
 
 
+@pytest.mark.parametrize(("kind", "reason"), [
+    ("pipe", "it is a pipe, a socket or a device, which no copy can hold; remove it"),
+    ("dead", "it is a link to nothing, which no copy can hold; remove it, or mend it"),
+    ("itself", "it is a link to nothing, which no copy can hold; remove it, or mend it"),
+    ("around", "it is a link to a folder that it lies in, which no copy can hold; remove it"),
+])  # fmt: skip
+def test_what_no_copy_can_hold_is_named(bucket: Bucket, store: Path, tmp_path: Path, kind: str, reason: str) -> None:
+    """A copy would wait for a pipe's writer, leave a dead link out, and go around in a circle forty times."""
+    odd = store / "config" / "odd"
+    if kind == "pipe":
+        os.mkfifo(odd)
+    else:
+        odd.symlink_to({"dead": "/nowhere/x", "itself": "odd", "around": ".."}[kind])
+    for command in (("copy", store, URI), ("repair", store, "--to", tmp_path / "mended")):
+        (line,) = run(*command, code=2).stderr.splitlines()
+        assert line == f"mqstore: {odd}: {reason}", line
+
+
 def test_no_copy_while_a_broker_runs(bucket: Bucket, store: Path) -> None:
     (store / "lock").touch()
     with FileLock(str(store / "lock"), 0, "the broker"):
