@@ -14,7 +14,7 @@ from command_line.signals import stop_if_asked
 from command_line.stores import Stores
 from storage_core.errors import MqStoreError, OptionError
 from storage_core.options.option import RABBITMQ
-from storage_core.store import EARLIEST, LATEST, OffsetBound, Scan, ScanPartition, ScanRequest
+from storage_core.store import EARLIEST, LATEST, Mode, OffsetBound, Scan, ScanPartition, ScanRequest
 
 WORK = "reading messages"
 STORED = ("storeTimestamp", "physicalOffset")
@@ -100,19 +100,45 @@ def _newest(chosen: Sequence[Chosen], limit: Limit, line: ProgressLine) -> Itera
         raise OptionError("--newest-first", "", "needs to know how many: add -n")
     ordered = _order(chosen)
     requested = schema_of(chosen).names
+    columns = tuple(dict.fromkeys([*requested, *ordered]))
     kept: list[pa.RecordBatch] = []
     for each in chosen:
-        columns = tuple(dict.fromkeys([*requested, *ordered]))
-        request = _narrowed(replace(each.request, columns=columns), limit.count)
-        for batch in _read(each.snapshot.plan(request), line):
-            kept.append(batch)
-            if sum(part.num_rows for part in kept) > limit.count + SPARE:
-                kept = _last(kept, limit.count, ordered).to_batches()
+        request = replace(each.request, columns=columns)
+        narrowed = _narrowed(request, limit.count)
+        partitions = each.snapshot.plan(narrowed)
+        found = _last_of(_read(partitions, line), limit.count, ordered)
+        if narrowed is not request and request.mode is Mode.DROPMALFORMED and found.is_incomplete(partitions):
+            # Of some queue the last messages were damaged: older ones take their places.
+            found = _last_of(_read(each.snapshot.plan(request), line), limit.count, ordered)
+        kept.extend(found.batches)
     if kept:
         rows = _last(kept, limit.count, ordered)
         if limit.newest_first:
             rows = rows.take(pa.array(range(len(rows) - 1, -1, -1), pa.int64()))
         yield from rows.select(requested).to_batches()
+
+
+@dataclass(frozen=True)
+class _Newest:
+    """The newest messages of one read, and how many messages the read returned."""
+
+    batches: list[pa.RecordBatch]
+    count: int
+
+    def is_incomplete(self, partitions: Sequence[ScanPartition]) -> bool:
+        """Whether the read returned fewer messages than its partitions hold."""
+        return self.count < sum(partition.estimated_rows for partition in partitions)
+
+
+def _last_of(read: Iterator[pa.RecordBatch], limit: int, ordered: Sequence[str]) -> _Newest:
+    kept: list[pa.RecordBatch] = []
+    count = 0
+    for batch in read:
+        kept.append(batch)
+        count += batch.num_rows
+        if sum(part.num_rows for part in kept) > limit + SPARE:
+            kept = _last(kept, limit, ordered).to_batches()
+    return _Newest(kept, count)
 
 
 def _order(chosen: Sequence[Chosen]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import pytest
 from storage_core import open_store
 from tests.command_line.calls import lines, run
 from tests.golden.archive import unpack
+from tests.support.rocketmq_files import flip_bit, records
 
 BODIES = [
     b'{"a": "\\ud800"}', b"NaN", b'{"p": Infinity}', b"1e400", b'"hello"', b"null", b'{"a": [1, true, "x\\u00e4"]}',
@@ -100,3 +101,20 @@ def test_numbers_beyond_any_store(rocket: Path) -> None:
     for number in ("nan", "inf"):
         done = run("cat", rocket, "--follow", "--interval", number, code=2)
         assert f"{number} is not a finite number" in done.stderr
+
+
+def test_the_newest_of_a_queue_whose_last_messages_are_damaged(tmp_path: Path) -> None:
+    """Two of a quiet queue are damaged, in a file of the log that no recovery reads."""
+    store, shown = tmp_path / "store", ("--mode", "dropmalformed", "--columns", "queueId,queueOffset,body")
+    bodies = [b"quiet %d" % number for number in range(9)] + [bytes(8000)] * 12
+    with open_store(store, "rocketmq", commitLogFileSize=1 << 14) as opened:
+        opened.append({"topic": ["t"] * 21, "queueId": [0, 1, 0, 1, 0, 1, 0, 1, 0, *[2] * 12], "body": bodies})
+    for place in list(records(store))[6:9:2]:
+        flip_bit(place.path, place.body_position, 3)
+    assert len(lines(run("cat", store, *shown))) == 19
+    for queues, left in (("0", [(0, 2), (0, 1), (0, 0)]), ("0,1", [(1, 3), (1, 2), (0, 2), (1, 1), (0, 1), (1, 0)])):
+        chosen = (*shown, "--topic", "t", "--queue", queues)
+        for count in range(1, len(left) + 1):
+            found = lines(run("cat", store, *chosen, "--newest-first", "-n", count))
+            assert [(row["queueId"], row["queueOffset"]) for row in found] == left[:count], count
+            assert lines(run("cat", store, *chosen, "--last", count)) == found[::-1]
