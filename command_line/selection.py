@@ -90,9 +90,9 @@ class Selection:
         if options.columns is None and columns is not None:
             _check_template(snapshot, request)
         if self.start is not None:
-            request = replace(request, start=_numbered(self.start, EARLIEST, snapshot, request))
+            request = replace(request, start=_numbered(self.start, EARLIEST, snapshot, request, len(names) > 1))
         if self.stop is not None:
-            request = replace(request, stop=_numbered(self.stop, LATEST, snapshot, request))
+            request = replace(request, stop=_numbered(self.stop, LATEST, snapshot, request, True))
         return Chosen(named, snapshot, request)
 
     def _of_queues(self, named: NamedStore, request: ScanRequest) -> ScanRequest:
@@ -168,8 +168,12 @@ def _text(option: str, value: object) -> str | None:
     return None if value is None else str(value)
 
 
-def _numbered(number: int, default: int, snapshot: Snapshot, request: ScanRequest) -> OffsetBound:
-    """A bare number as the bound of every selected queue. If there are several, a shorter one is bounded by its end."""
+def _numbered(
+    number: int, default: int, snapshot: Snapshot, request: ScanRequest, may_be_after_all: bool
+) -> OffsetBound:
+    """A bare number as the bound of every selected queue. If there are several, a shorter one is bounded by its end;
+    unless `may_be_after_all`, a number after the ends of all of them is left, for the plan to refuse.
+    """
     stops = {(info.topic, info.queue_id): info.stop for info in snapshot.queues()}
     if request.assign is not None:
         wanted: Sequence[QueueKey] = request.assign
@@ -179,7 +183,8 @@ def _numbered(number: int, default: int, snapshot: Snapshot, request: ScanReques
         wanted = named or [(topic, 0) for topic in request.topics]
     else:
         wanted = list(stops)
-    offsets = {key: min(number, stops.get(key, number)) if len(wanted) > 1 else number for key in wanted}
+    is_bounded = len(wanted) > 1 and (may_be_after_all or any(number <= stops.get(key, number) for key in wanted))
+    offsets = {key: min(number, stops.get(key, number)) if is_bounded else number for key in wanted}
     return OffsetBound(default, offsets)
 
 
