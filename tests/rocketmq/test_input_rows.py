@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +125,22 @@ def test_append_takes_what_pyarrow_makes_a_table_of(tmp_path: Path) -> None:
         assert store.append(pa.record_batch({"topic": ["t"], "body": [b"d"]})) == 1
         with pytest.raises(MqStoreError, match="this str cannot be made one"):
             store.append("rows")
+
+
+def test_times_before_1970_are_cut_off_as_later_ones(tmp_path: Path) -> None:
+    """As unix_millis of Spark: downwards."""
+    for unit, finer in (("us", 1000), ("ns", 1_000_000)):
+        times = pa.array([-1, -finer, -finer - 1, 1, None], pa.timestamp(unit, "UTC"))
+        rows = append(tmp_path / unit, {"queueId": [0] * 5, "bornTimestamp": times})
+        epoch = datetime(1970, 1, 1, tzinfo=UTC)
+        found = [(row["bornTimestamp"] - epoch) // timedelta(milliseconds=1) for row in rows]
+        assert found[:4] == [-1, -1, -2, 0]
+        assert found[4] > 1_700_000_000_000
+
+
+def test_a_date_is_no_time(tmp_path: Path) -> None:
+    with pytest.raises(ColumnError, match=r"is date32\[day\]; it must be a timestamp, or whole milliseconds"):
+        append(tmp_path / "s", {"bornTimestamp": pa.array([1], pa.date32())})
 
 
 def test_times_in_a_dictionary(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ PRESERVED = ("topic", "queueId", "queueOffset", "physicalOffset", "storeTimestam
              "reconsumeTimes")  # fmt: skip
 WRITTEN = ("topic", "queueId", "key", "tags", "body", "properties", "bornTimestamp", "bornHost", "flag",
            "reconsumeTimes")  # fmt: skip
+_NUMERIC = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
 KNOWN = (*NATIVE.names, *KAFKA_NAMES, *IGNORED)
 REFUSED_PROPERTIES = ("INNER_MULTI_DISPATCH", "INNER_NUM")
 NUMBERS_AS_TEXT = ("key", "tags")
@@ -139,18 +140,19 @@ class GivenColumns:
             self._columns[name] = self._columns[name].dictionary_decode()
         if self.has(name) and pa.types.is_timestamp(self._columns[name].type):
             column = self._columns[name]
+            finer = {"us": 1000, "ns": 1_000_000}.get(column.type.unit, 1)
             try:
-                # What is finer than a millisecond is cut off; only seconds may be too many.
-                whole = column.cast(pa.timestamp("ms", column.type.tz), safe=column.type.unit == "s").cast(pa.int64())
+                # Only seconds may be too many. What is finer than a millisecond is cut off, before 1970 as well.
+                whole = column.cast(pa.timestamp("ms", column.type.tz)) if finer == 1 else column
             except pa.ArrowInvalid as error:
                 raise ColumnError(name, f"is not a time: {shorten(str(error))}") from None
-            out: npt.NDArray[np.int64] = whole.fill_null(default).to_numpy(zero_copy_only=False)
-            return out
+            out: npt.NDArray[np.int64] = whole.cast(pa.int64()).fill_null(default * finer).to_numpy()
+            return out if finer == 1 else out // finer
         column = self._columns[name] if self.has(name) else None
-        if column is not None and (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        if column is not None and not any(check(column.type) for check in _NUMERIC):
             try:
                 self._columns[name] = column.cast(pa.int64())
-            except pa.ArrowInvalid:
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
                 raise ColumnError(name, f"is {column.type}; it must be a timestamp, or whole milliseconds") from None
         return self.numbers(name, pa.int64(), default)
 
