@@ -166,6 +166,10 @@ def _text(value: Any) -> str:
             raise _WrongTypeError(f"{value!r} is no UTF-8 text") from None
     if not isinstance(value, str):
         raise _WrongTypeError(f"the column is text, {value!r} is not")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise _WrongTypeError(f"{value!r} is no Unicode text") from None
     return value
 
 

@@ -19,6 +19,7 @@ from command_line.parameters import body_option, count_option, format_option, qu
 from command_line.selection import Chosen, selection
 from command_line.stores import opened
 from command_line.switches import STORE_OPTIONS
+from storage_core.options import values
 
 RABBITMQ_IDS = ("messageId", "correlationId", "guid")
 EXAMPLES = """\b
@@ -48,7 +49,7 @@ def command(store: str, text: str, limit: int | None, format_: str, body: str, a
     id. RabbitMQ has no index: all messages are searched for a messageId, correlationId or guid.
     """
     shown = text_format("json" if as_json else format_, body)
-    wanted = selection(given)
+    wanted, text = selection(given), values.unicode("KEY|MSGID", text)
     with (
         opened(store, wanted.options.engine, wanted.options.vhosts, wanted.store_options) as stores,
         shown_progress() as line,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from storage_core.errors import OptionError
+from storage_core.options import values
 
 _PIECE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _ESCAPE = re.compile(r"\\(n|t|r|0|\\)")
@@ -39,7 +40,7 @@ class Template:
                 wanted = "a column's name stands in braces, such as {topic} or {properties.city}; {{ is a brace"
                 raise OptionError("--format", text, wanted)
             else:
-                name, _, rest = found[1].partition(".")
+                name, _, rest = values.unicode("--format", found[1]).partition(".")
                 columns.append(name)
                 self._pieces.append(_taker(name, rest.split(".") if rest else []))
         self._pieces.append(_unescaped(text[position:]))

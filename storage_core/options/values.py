@@ -119,6 +119,17 @@ def instant_ms(now_ms: int) -> Callable[[str, str], int]:
     return parse
 
 
+def unicode(name: str, text: str) -> str:
+    """The text, which no store contains if it is not Unicode: a shell's argument that is not UTF-8, half a pair of
+    surrogates in JSON.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise OptionError(name, ascii(text)[1:-1], "is not UTF-8 text") from None
+    return text
+
+
 def names(name: str, text: str) -> tuple[str, ...]:
     """A comma-separated list, or a JSON list if the text begins with `[`; keeps the order, drops duplicates."""
     return tuple(dict.fromkeys(_listed(name, text)))
@@ -142,7 +153,7 @@ def _listed(name: str, text: str) -> list[str]:
 
 def columns(name: str, text: str) -> tuple[str, ...]:
     """A list of column names without duplicates, in the order of the output."""
-    wanted = _listed(name, text)
+    wanted = [unicode(name, item) for item in _listed(name, text)]
     if len(set(wanted)) < len(wanted):
         twice = next(item for item in wanted if wanted.count(item) > 1)
         raise OptionError(name, text, f"names the column {twice} twice")
@@ -165,7 +176,7 @@ def message_ids(name: str, text: str) -> tuple[str, ...]:
 
 def tag_expression(name: str, text: str) -> tuple[str, ...] | None:
     """The tags of `A || B`; None for `*`, which means everything."""
-    if text.strip() == "*":
+    if unicode(name, text).strip() == "*":
         return None
     found = tuple(dict.fromkeys(piece.strip() for piece in text.split("||") if piece.strip()))
     if not found or any("|" in tag or "&&" in tag for tag in found):

@@ -263,6 +263,7 @@ def test_wrong_lookups_are_one_line(spark: SparkSession, directory: str, option:
         ([("topic", "~", "a")], "there is no operator '~'; there are ="),
         ([("topic", "=")], "has no value; only is null and is not null take none"),
         ([("topic", "=", 1)], "the column is text, 1 is not"),
+        ([("topic", "=", "\udcff")], "'\\udcff' is no Unicode text"),
         ([("queueId", "in", "01")], "in takes a list of values"),
         ([("queueOffset", ">", "x")], "the column holds whole numbers of 64 bits, 'x' is not one"),
         ([("storeTimestamp", ">", "yesterday")], "'yesterday' is not an ISO 8601 time such as"),

@@ -245,3 +245,11 @@ def test_numbers_of_thousands_of_digits_are_one_line() -> None:
     assert assignment is not None
     with pytest.raises(OptionError, match="must be a queue id"):
         assignment.of_store("s", ["s"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("columns", "topic,\udcff"), ("columns", '["\\ud800"]'), ("tag", "A || \udcff")]
+)
+def test_what_is_not_unicode_is_one_line(name: str, value: str) -> None:
+    """As Python passes on a shell's argument that is not UTF-8."""
+    assert error(**{name: value}).endswith(": is not UTF-8 text")
