@@ -49,7 +49,10 @@ class MqStoreBatchReader(DataSourceReader):
             return list(load.plan(tuple(self._schema.fieldNames()), self._predicates(load, options)))
 
     def _pushdown_warning(self) -> str:
-        return f"option pushdown=true does nothing while {PUSHDOWN_CONF} is false; set it, or use pyspark_mqstore.read"
+        return (
+            f"option pushdown=true had no effect: this query has no filter that Spark passes on, or {PUSHDOWN_CONF} is "
+            "false; set it, or use pyspark_mqstore.read"
+        )
 
     def _predicates(self, load: Load, options: ReadOptions) -> tuple[Predicate, ...]:
         """The predicates for the pushed filters; none, unless the session pushes filters."""

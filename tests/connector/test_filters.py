@@ -21,8 +21,10 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from connector.batch_reader import MqStoreBatchReader
 from connector.filters import pushed
 from connector.planning import Load
+from connector.schema import to_spark
 from storage_core.option_table import read_options
 from storage_core.store import Predicate
 from tests.golden import archive
@@ -90,3 +92,11 @@ def test_the_log_says_what_the_plan_touches(caplog: pytest.LogCaptureFixture, tm
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith("mqstore: filters pushed: topic = 'orders' and queueId = 0; the plan touches ")
     assert f"touches {rows} messages, about " in line
+
+
+def test_an_option_without_effect_has_two_reasons(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Spark plans a query without filters where nothing tells whether it would have pushed any."""
+    schema = to_spark(pa.schema([pa.field("topic", pa.string())]))
+    MqStoreBatchReader({"pushdown": "true"}, (shop,), schema).partitions()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "this query has no filter that Spark passes on, or spark.sql.python.filterPushdown.enabled is false" in line
