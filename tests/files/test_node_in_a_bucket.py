@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from connector.planning import Load
+from storage_core.files.remote import registry
 from storage_core.option_table import read_options
 from tests.command_line.calls import run
 from tests.golden.archive import GOLDEN
@@ -60,3 +61,19 @@ def test_the_command_prints_the_same(node: Path) -> None:
 def test_a_uri_is_not_followed(node: Path) -> None:
     done = run("cat", f"{URI}/msg_stores/vhosts/{golden.DEFAULT_VHOST}", "--follow", code=2)
     assert done.stderr == "mqstore: --follow: is not for a store at a URI; it reads one on a local disk\n"
+
+
+@pytest.mark.parametrize("folder", ["", "/one", "/one/two", "/one/two/three"])
+def test_nothing_above_a_bucket_is_taken_for_a_node(bucket: Bucket, tmp_path: Path, folder: str) -> None:
+    """The tables of a node would be some folders above a vhost's or the streams' directory: in no other bucket."""
+    with tarfile.open(GOLDEN / "rabbitmq" / "node" / "kinds" / "node.tar.gz") as archive:
+        archive.extraction_filter = getattr(tarfile, "tar_filter", None)
+        archive.extractall(tmp_path)
+    for store in ("msg_stores/vhosts/" + golden.DEFAULT_VHOST, "stream"):
+        bucket.objects.clear()
+        for path in sorted((tmp_path / "node" / store).rglob("*")):
+            if path.is_file():
+                bucket.add(f"{folder}/{path.relative_to(tmp_path / 'node' / store)}".lstrip("/"), path)
+        for call, code in (("ls", 0), ("cat", int(store == "stream"))):  # the only stream is empty
+            run(call, f"memory://b{folder}", code=code)
+        registry.forget_all()
