@@ -47,6 +47,15 @@ def frame(**columns: pa.Array) -> pa.Table:
         ("messageId", pa.array([True, False]), ColumnError,
          "column 'messageId': holds bool; it must be text or bytes (or whole numbers)"),
         ("expiresAt", pa.array([1, 2]), ColumnError, "column 'expiresAt': is int64; it must be a timestamp"),
+        ("expiration", pa.array(["60000", "60s"]), RowError,
+         "row 1 of its task: column 'expiration' is '60s': a whole number of milliseconds is wanted, at most 315360"),
+        ("expiration", pa.array([None, ""]), RowError, "row 1 of its task: column 'expiration' is empty: a whole"),
+        ("expiration", pa.array(["1", b"\xff"], pa.binary()), RowError, "row 1 of its task: column 'expiration' is "),
+        ("expiration", pa.array([-1, 5]), RowError, "row 0 of its task: column 'expiration' is '-1': a whole number"),
+        ("expiration", pa.array([315_360_000_000, 315_360_000_001]), RowError,
+         "row 1 of its task: column 'expiration' is '315360000001': a whole number of milliseconds is wanted"),
+        ("rawProperties", pa.array([b"\x11\0\x02\x01\x35", b"\x11\0\x02\x03\x35 s"]), RowError,
+         "row 1 of its task: column 'rawProperties' is 11000203352073: its expiration is '5 s', not a whole"),
         ("rawProperties", pa.array([1, 2]), ColumnError, "column 'rawProperties': holds int64; it must be text or"),
         ("headers", pa.array([[], [{"key": None, "value": b"x"}]], KAFKA_HEADERS), RowError,
          "row 1 of its task: column 'headers' is null: a header needs a name"),
@@ -85,6 +94,12 @@ def test_whole_numbers_are_texts_where_texts_are_wanted(tmp_path: Path) -> None:
     assert [(row["messageId"], row["correlationId"], row["expiration"]) for row in rows] == [
         ("7", str(1 << 40), "60000"), (None, "-1", "0"),
     ]  # fmt: skip
+
+
+def test_expirations_that_a_node_takes(tmp_path: Path) -> None:
+    for number, pair in enumerate([("+5", "-0"), ("315360000000", "00000000000000000000000000005"), ("007", None)]):
+        rows = written(tmp_path / str(number), expiration=pa.array(pair))
+        assert tuple(row["expiration"] for row in rows) == pair
 
 
 def test_headers_of_maps_and_of_kafka(tmp_path: Path) -> None:

@@ -21,11 +21,15 @@ from storage_core.formats.rabbitmq.amqp import headers, properties
 from storage_core.formats.rabbitmq.amqp.properties import PropertySpans
 from storage_core.formats.rabbitmq.amqp.property_columns import encode_headers, encode_properties
 from storage_core.formats.rabbitmq.binary_columns import lengths
-from storage_core.formats.spans import data_of, first_malformed, offsets_of
-from storage_core.input_columns import InputColumns, as_binary, check_names
+from storage_core.formats.spans import data_of, first_malformed, gather, offsets_of
+from storage_core.input_columns import InputColumns, as_binary, check_names, shown
 from storage_core.rabbitmq.schema import READABLE, TEXT_PROPERTIES
 
 SHORT_LIMIT = 255
+EXPIRATION = "^([+]?[0-9]+|-0+)$"
+"""What a node reads as the milliseconds of an expiration."""
+MOST_MS = 315_360_000_000
+"""The longest expiration that a node accepts of a publisher: ten years."""
 WHY = ", and a write makes classic queues; choose another name, or publish to the running node"
 ALIASES = {"topic": "queue", "value": "body"}
 WRITTEN = (
@@ -174,6 +178,8 @@ def _properties(inputs: InputColumns) -> tuple[pa.BinaryArray, npt.NDArray[np.in
     for name, field in TEXT_PROPERTIES.items():
         if field in columns:
             _check_short(inputs, name, columns[field])
+    if "expiration" in columns:
+        _check_expirations(inputs, columns["expiration"])
     mode, priority = own(inputs.numbers("deliveryMode")), own(inputs.numbers("priority"))
     mode = mode.fill_null(properties.PERSISTENT_MODE)
     inputs.refuse("deliveryMode", mode, pc.invert(pc.is_in(mode, as_array(np.array([1, 2])))), "it is 1 or 2")
@@ -192,6 +198,19 @@ def _properties(inputs: InputColumns) -> tuple[pa.BinaryArray, npt.NDArray[np.in
     for values, field in ((modes, "delivery_mode"), (priorities, "priority")):
         values[present] = _octets(raw, spans, field)[present]
     return (raw if not raw.null_count else pc.if_else(raw.is_valid(), raw, made)), modes, priorities
+
+
+def _check_expirations(inputs: InputColumns, values: pa.BinaryArray) -> None:
+    """Refuses what a node refuses of a publisher."""
+    digits = pc.utf8_ltrim(pc.if_else(_is_expiration(values), values, None).cast(pa.string()), "+-0")
+    sizes, most = pc.binary_length(digits), str(MOST_MS)
+    large = pc.or_(pc.greater(sizes, len(most)), pc.and_(pc.equal(sizes, len(most)), pc.greater(digits, most)))
+    bad = pc.or_(pc.invert(_is_expiration(values)), large.fill_null(False))
+    inputs.refuse("expiration", values, bad, f"a whole number of milliseconds is wanted, at most {MOST_MS}")
+
+
+def _is_expiration(values: pa.BinaryArray) -> pa.BooleanArray:
+    return pc.match_substring_regex(values, EXPIRATION)
 
 
 def _seconds(inputs: InputColumns) -> pa.Int64Array:
@@ -236,10 +255,19 @@ def _checked_lists(inputs: InputColumns, raw: pa.BinaryArray) -> PropertySpans:
         good[table.rows] &= spans.ok
     bad = np.flatnonzero(raw.is_valid().to_numpy(zero_copy_only=False) & ~good)
     if len(bad):
-        row = int(bad[0])
-        value = shorten(raw[row].as_py().hex())
-        raise RowError("rawProperties", value, "it is not an AMQP 0-9-1 property list", inputs.first_row + row)
+        raise _wrong_list(inputs, raw, int(bad[0]), "it is not an AMQP 0-9-1 property list")
+    expiry = located.fields.get("expiration")
+    if expiry is not None:
+        texts = gather(buffer, expiry.starts, expiry.stops)
+        item = pc.index(_is_expiration(texts), pa.scalar(False)).as_py()
+        if item >= 0:
+            rule = f"its expiration is {shown(texts[item].as_py())}, not a whole number of milliseconds"
+            raise _wrong_list(inputs, raw, int(expiry.rows[item]), rule)
     return located
+
+
+def _wrong_list(inputs: InputColumns, raw: pa.BinaryArray, row: int, rule: str) -> RowError:
+    return RowError("rawProperties", shorten(raw[row].as_py().hex()), rule, inputs.first_row + row)
 
 
 def _octets(raw: pa.BinaryArray, spans: PropertySpans, field: str) -> npt.NDArray[np.int64]:
