@@ -112,6 +112,11 @@ class QueueFiles:
         return min([*awaited, *self.forgotten[:1].tolist()], default=None)
 
     @property
+    def unwritten(self) -> list[Damage]:
+        """The damage that a killed node leaves where it was writing: its next start drops what is not there."""
+        return [damage for damage in self.damages if damage.awaited is not None] if self.verdict.dirty else []
+
+    @property
     def body_bytes(self) -> int:
         """Total body bytes of `served`, according to the index."""
         return int(self.served["size"].sum())

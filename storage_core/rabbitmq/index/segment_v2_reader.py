@@ -31,7 +31,8 @@ from storage_core.rabbitmq.index.entries import (
 
 def read_segment(path: str, name: str, file: int, own_file: int, own_size: int) -> IndexFile:
     """Reads the `.qi` at `path`, called `name` below the store and number `file` in its list; its `.qs` is `own_file`,
-    of `own_size` bytes. An address past the end of the `.qs` is damage, and so is an entry that no node writes.
+    of `own_size` bytes. A persistent entry's address past the end of the `.qs` is damage, and so is an entry that no
+    node writes.
     """
     data = np.frombuffer(read_file(path), np.uint8)
     none = np.empty(0, np.int64)
@@ -57,7 +58,8 @@ def read_segment(path: str, name: str, file: int, own_file: int, own_size: int) 
     own = fixed["location"] == queue_v2.LOCATION_OWN
     address = np.ascontiguousarray(fixed["address"]).view(queue_v2.ADDRESS.dtype)
     past_end = queue_v2.end_in_store(address) > own_size
-    damages += [_past_end_damage(name, entries, row) for row in np.flatnonzero(own & past_end).tolist()]
+    lost = own & past_end & (entries["flags"] == PERSISTENT)
+    damages += [_past_end_damage(name, entries, row) for row in np.flatnonzero(lost).tolist()]
     own &= ~past_end
     entries["position"][own] = address["position"][own]
     entries["length"][own] = queue_v2.STORED.size + address["term_size"][own].astype(np.int64)

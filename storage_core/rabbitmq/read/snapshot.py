@@ -21,6 +21,7 @@ from storage_core.formats.rabbitmq import paths
 from storage_core.formats.rabbitmq.erlang import dets
 from storage_core.rabbitmq.disk import node, recovery_terms, unfinished
 from storage_core.rabbitmq.disk.damage import Damage
+from storage_core.rabbitmq.disk.effects import FORGETS_AT_START
 from storage_core.rabbitmq.disk.recovery_terms import QueueTerms
 from storage_core.rabbitmq.disk.span_reader import read_table
 from storage_core.rabbitmq.index import queue_directory
@@ -122,6 +123,9 @@ class VhostSnapshot(Snapshot):
             self._read[directory.directory] = found
             folder = f"{self.root}/{paths.QUEUES_FOLDER}/{directory.directory}"
             self._warnings += [f"{folder}: {each.text}" for each in found.disagreements]
+            if found.unwritten:
+                more = f", and {len(found.unwritten) - 1:,} more of this kind" if found.unwritten[1:] else ""
+                self._warnings.append(f"{folder}: {found.unwritten[0].reason}{more}; a node {FORGETS_AT_START}")
         return found
 
     def _found(self, directory: QueueDirectory) -> QueueFiles:
@@ -244,9 +248,11 @@ class VhostSnapshot(Snapshot):
         return replace(request, topics=tuple(name for name in topics if name not in absent)) if absent else request
 
     def _damages(self, queue: NamedQueue, directory: QueueDirectory) -> list[Damage]:
-        """The damage in one directory of a queue."""
+        """The damage in one directory of a queue, without what a node leaves out when it starts after a kill."""
         del queue
-        return self.files(directory).damages
+        files = self.files(directory)
+        dropped = set(files.unwritten)
+        return [damage for damage in files.damages if damage not in dropped]
 
     def _checked_damages(self, queue: NamedQueue, request: ScanRequest) -> list[Damage]:
         """The damage in the index of a queue that affects served messages; with FAILFAST the first one is raised."""

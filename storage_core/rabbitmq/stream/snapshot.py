@@ -139,7 +139,7 @@ class VhostStreamSnapshot(VhostSnapshot, StreamSnapshot):
 
     def _damages(self, queue: NamedQueue, directory: QueueDirectory) -> list[Damage]:
         """The damages, without those of messages that are still awaited."""
-        held, found = self.held.get((queue.name, _priority(directory))), super()._damages(queue, directory)
+        held, found = self.held.get((queue.name, _priority(directory))), self.files(directory).damages
         return found if held is None else [each for each in found if each.awaited is None or each.awaited < held]
 
     def starts(self, request: ScanRequest) -> dict[QueueKey, int]:

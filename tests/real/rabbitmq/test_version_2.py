@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pika
 import pytest
 
 from storage_core.formats.rabbitmq import paths
+from storage_core.formats.rabbitmq.classic import queue_v2
 from storage_core.rabbitmq import open_store
 from storage_core.store import Mode
 from tests.rabbitmq import golden
@@ -46,6 +49,48 @@ def fill(node: Node, folder: Path) -> None:
         channel.basic_ack(method.delivery_tag)
     time.sleep(1.5)  # the queue writes its index with a delay
     connection.close()
+
+
+def publish_until_lost(node: Node, store: Path) -> None:
+    """Publishes without confirms until the queue's index is ahead of its `.qs`, and kills the node."""
+    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", node.port, VHOST, heartbeat=0))
+    channel, until = connection.channel(), time.monotonic() + 60
+    while not listed_past_the_end(store):
+        assert time.monotonic() < until, "the index is never ahead of its .qs"
+        for _ in range(50):
+            channel.basic_publish("", QUEUE, b"small", pika.BasicProperties(delivery_mode=2))
+    node.kill()
+    with suppress(pika.exceptions.AMQPError):
+        connection.close()
+
+
+def listed_past_the_end(store: Path) -> int:
+    """The number of persistent entries whose message is past the end of its `.qs`."""
+    count = 0
+    for path in store.glob("queues/*/*.qi"):
+        own = path.with_suffix(".qs")
+        entries = queue_v2.decode_entries(np.frombuffer(path.read_bytes(), np.uint8), queue_v2.SEGMENT_ENTRY_COUNT)
+        entries = entries[(entries["flags"] == 1) & (entries["location"] == queue_v2.LOCATION_OWN)]
+        ends = queue_v2.end_in_store(np.ascontiguousarray(entries["address"]).view(queue_v2.ADDRESS.dtype))
+        count += int((ends > (own.stat().st_size if own.exists() else 0)).sum())
+    return count
+
+
+def test_a_node_killed_between_index_and_messages(tmp_path: Path) -> None:
+    """What it had listed and not written is neither read nor served, and is no error."""
+    node = Node(tmp_path / "node")
+    node.start()
+    try:
+        fill(node, tmp_path)
+        store = node.vhosts / paths.vhost_directory(VHOST.encode())
+        publish_until_lost(node, store)
+        assert listed_past_the_end(store)
+        read = golden.table(store, columns=("body", "redelivered"), mode=Mode.FAILFAST).to_pylist()
+        node.start()
+        with Client(node.port, VHOST) as client:
+            assert [(each.body, each.redelivered) for each in client.drain(QUEUE)] == [(*row.values(),) for row in read]
+    finally:
+        node.kill()
 
 
 def index_of(store: Path) -> Path:
