@@ -138,9 +138,19 @@ def test_times_before_1970_are_cut_off_as_later_ones(tmp_path: Path) -> None:
         assert found[4] > 1_700_000_000_000
 
 
-def test_a_date_is_no_time(tmp_path: Path) -> None:
-    with pytest.raises(ColumnError, match=r"is date32\[day\]; it must be a timestamp, or whole milliseconds"):
-        append(tmp_path / "s", {"bornTimestamp": pa.array([1], pa.date32())})
+@pytest.mark.parametrize(
+    ("name", "kind", "wanted"),
+    [
+        ("bornTimestamp", pa.date32(), "is date32[day]; it must be a timestamp, or whole milliseconds"),
+        ("bornTimestamp", pa.bool_(), "is bool; it must be a timestamp, or whole milliseconds"),
+        ("bornTimestamp", pa.duration("us"), "is duration[us]; it must be a timestamp, or whole milliseconds"),
+        ("queueId", pa.bool_(), "is bool; it must be whole numbers"),
+        ("flag", pa.timestamp("us"), "is timestamp[us]; it must be whole numbers"),
+    ],
+)
+def test_what_arrow_would_take_for_numbers(name: str, kind: pa.DataType, wanted: str, tmp_path: Path) -> None:
+    with pytest.raises(ColumnError, match=re.escape(wanted)):
+        append(tmp_path / "s", {name: pa.nulls(1, kind)})
 
 
 def test_times_in_a_dictionary(tmp_path: Path) -> None:

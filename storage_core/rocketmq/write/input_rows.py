@@ -119,6 +119,8 @@ class GivenColumns:
         if not self.has(name):
             return np.full(self.count, default, kind.to_pandas_dtype())
         column = self._columns[name]
+        if _is_no_number(column.type):
+            raise ColumnError(name, f"is {column.type}; it must be whole numbers")
         try:
             column = column if column.type == kind else column.cast(kind)
         except pa.ArrowNotImplementedError as error:
@@ -150,10 +152,13 @@ class GivenColumns:
             return out if finer == 1 else out // finer
         column = self._columns[name] if self.has(name) else None
         if column is not None and not any(check(column.type) for check in _NUMERIC):
+            wanted = ColumnError(name, f"is {column.type}; it must be a timestamp, or whole milliseconds")
+            if _is_no_number(column.type):
+                raise wanted
             try:
                 self._columns[name] = column.cast(pa.int64())
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-                raise ColumnError(name, f"is {column.type}; it must be a timestamp, or whole milliseconds") from None
+                raise wanted from None
         return self.numbers(name, pa.int64(), default)
 
     def hosts(self, name: str, default: bytes) -> pa.BinaryArray:
@@ -360,3 +365,8 @@ def new_ids(count: int) -> pa.StringArray:
     tail["ms"], tail["counter"] = first + numbers // ID_COUNTERS, numbers % ID_COUNTERS
     prefix, digits = head.hex().upper(), tail.tobytes().hex().upper()
     return text_array(prefix + digits[at : at + 12] for at in range(0, 12 * count, 12))
+
+
+def _is_no_number(kind: pa.DataType) -> bool:
+    """Whether values of a type are no numbers, although Arrow's cast takes them for some."""
+    return bool(pa.types.is_boolean(kind) or pa.types.is_temporal(kind))
