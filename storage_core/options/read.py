@@ -56,7 +56,7 @@ READ_OPTIONS: tuple[Option, ...] = (
     Option("recovery", "auto, 4.9, 5.x, none", "auto", "whose rules say what a crashed or damaged store serves",
            parse=values.choice("auto", "4.9", "5.x", "none")),
     Option("commitLogPath", "comma list of directories", None, "a commit log outside of STORE (storePathCommitLog)",
-           parse=values.names, engine=ROCKETMQ),
+           parse=values.directories, engine=ROCKETMQ),
     Option("useIndex", "true, false", "true", "false: lookups scan", parse=values.flag, engine=ROCKETMQ),
     Option("key", "one key, or a JSON list", None, "messages with this word in KEYS", parse=values.texts),
     Option("msgId", "id, or a JSON list", None, "UNIQ_KEY or offset id", parse=values.message_ids),

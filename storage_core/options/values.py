@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -133,6 +134,12 @@ def unicode(name: str, text: str) -> str:
 def names(name: str, text: str) -> tuple[str, ...]:
     """A comma-separated list, or a JSON list if the text begins with `[`; keeps the order, drops duplicates."""
     return tuple(dict.fromkeys(_listed(name, text)))
+
+
+def directories(name: str, text: str) -> tuple[str, ...]:
+    """`names`, local ones as absolute paths: who finishes a stopped job may work in another directory."""
+    paths = (each if "://" in each else os.path.abspath(each) for each in _listed(name, text))
+    return tuple(dict.fromkeys(paths))
 
 
 def _listed(name: str, text: str) -> list[str]:

@@ -12,7 +12,8 @@ import pytest
 
 from storage_core import open_store
 from storage_core.store import Mode, ScanRequest
-from tests.support.rocketmq_writes import GEOMETRY, NEW_ROWS
+from tests.faults import Died, stopped_at
+from tests.support.rocketmq_writes import GEOMETRY, NEW_ROWS, commit_point
 
 DISKS = ("/dev/shm", "/tmp", "/var/tmp", str(Path(__file__).parent))
 """At least one of these is on another disk than a test's folder: one keeps files in memory, the last one does not."""
@@ -27,7 +28,7 @@ def log(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def write(store: Path, log: Path) -> int:
+def write(store: Path, log: Path | str) -> int:
     with open_store(str(store), engine="rocketmq", commitLogPath=str(log), **GEOMETRY) as opened:
         return opened.append(NEW_ROWS)
 
@@ -42,6 +43,33 @@ def test_a_new_store_is_written_and_appended_to(tmp_path: Path, log: Path) -> No
         assert len(found) == count * len(NEW_ROWS)
     assert not (store / "commitlog").exists()
     assert sorted(path.name for path in (store / ".mqstore").iterdir()) == ["lock", "state.json"]
+
+
+@pytest.mark.parametrize("given", ["clog", "store/clog/", "./a,b/../c"])
+def test_a_relative_path_means_the_same_folder_later(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also to the writer that finishes a stopped job, in another working directory."""
+    here, copy = tmp_path / "here", tmp_path / "copy"
+    here.mkdir()
+    meant = [here / each for each in {"./a,b/../c": ("a", "c")}.get(given, (given,))]
+    whole = ",".join(map(str, meant))
+    monkeypatch.chdir(here)
+    write(Path("store"), given)
+    shutil.copytree(here, copy)
+    monkeypatch.chdir(copy)
+    with stopped_at(None) as clock:
+        write(Path("store"), given)
+    monkeypatch.chdir(here)
+    with pytest.raises(Died), stopped_at(commit_point(clock.log) + 5):
+        write(Path("store"), given)
+    assert (here / "store" / ".mqstore" / "intent.json").exists()
+    monkeypatch.chdir("/")
+    write(here / "store", whole)
+    with open_store(str(here / "store"), commitLogPath=whole) as opened:
+        assert sum(queue.stop for queue in opened.queues()) == 3 * len(NEW_ROWS)
+        assert list(opened.verify()) == []
+    assert all(any(folder.iterdir()) for folder in meant)
 
 
 def test_what_is_cut_of_the_log_is_kept(tmp_path: Path, log: Path) -> None:

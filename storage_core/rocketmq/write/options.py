@@ -43,7 +43,7 @@ WRITE_OPTIONS = (
     _own("consumeQueueFileEntries", "number", None, "of a new store", values.count),
     _own("indexSlots", "number", None, "of a new store", values.count),
     _own("indexEntries", "number", None, "of a new store", values.count_of(2)),
-    _own("commitLogPath", "comma list of directories", None, "a commit log outside of STORE", values.names),
+    _own("commitLogPath", "comma list of directories", None, "a commit log outside of STORE", values.directories),
     Option("lockTimeout", "duration", "60s", "how long a write waits for another", WRITE, values.duration_s),
     _own("storeHost", "ip:port", "127.0.0.1:10911", "of written messages", _host),
     _own("assignMsgId", "false, true", "false", "give rows without UNIQ_KEY one", values.flag),
