@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from storage_core import find_stores, open_store
-from storage_core.errors import MqStoreError
+from storage_core.errors import MqStoreError, OptionError
 from tests.support.rocketmq_writes import GEOMETRY, bodies, contents, rows
 
 
@@ -50,6 +50,14 @@ def test_a_target_that_holds_something_is_refused_and_an_abort_leaves_nothing(tm
         job.commit([part])
     job.abort()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["full", "target"]
+
+
+def test_stores_of_tasks_share_no_log(tmp_path: Path) -> None:
+    with open_store(str(tmp_path / "target"), "rocketmq", commitLogPath=str(tmp_path / "log")) as store:
+        with pytest.raises(OptionError, match="excludes publish=shards: the store of each task has its own log"):
+            store.begin_job(publish="shards", **GEOMETRY)
+        assert contents(tmp_path) == {}
+        assert store.append(rows(5), **GEOMETRY) == 5
 
 
 def test_a_version_of_shards_is_written_once(tmp_path: Path) -> None:

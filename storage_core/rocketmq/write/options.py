@@ -89,6 +89,9 @@ def write_settings(options: Mapping[str, Any]) -> WriteSettings:
     if (app is None) != (version is None):
         name, value = ("txnAppId", app) if version is None else ("txnVersion", str(version))
         raise OptionError(name, value, "goes with the other of txnAppId and txnVersion; give both")
+    if given["publish"] == "shards" and given["commitLogPath"]:
+        log = ",".join(given["commitLogPath"])
+        raise OptionError("commitLogPath", log, "excludes publish=shards: the store of each task has its own log")
     default = Geometry()
     slots, entries = given["indexSlots"], given["indexEntries"]
     return WriteSettings(
