@@ -16,7 +16,7 @@ from storage_core.store import Scan, ScanRequest
 from tests.faults import Died, stopped_at
 from tests.golden import archive
 from tests.rocketmq.light_store import QUEUE_FILE_SIZE, make_light_store
-from tests.support.rocketmq_copies import contents, copy_log, drop_unused, write_options
+from tests.support.rocketmq_copies import contents, copy_log, drop_unused, read_log, write_options
 from tests.support.rocketmq_visits import served, visit
 from tests.support.rocketmq_writes import GEOMETRY, commit_point, rows
 
@@ -128,3 +128,21 @@ def test_preserved_messages_that_no_queue_accepts_are_counted(tmp_path: Path) ->
         f"{tmp_path}/target: 20 of the preserved messages are in no queue, because their queueOff"
     )
     assert len(served(tmp_path / "target")) == 30
+
+
+def test_a_host_that_was_replaced_leaves_a_whole_record(tmp_path: Path) -> None:
+    """The bits of SYSFLAG that state the length of the hosts follow from the hosts that are written."""
+    count = 9
+    hosts = pa.array(["[2001:db8::1]:7"] * count)
+    with open_store(str(tmp_path / "source"), "rocketmq") as store:
+        store.append(rows(count).append_column("bornHost", hosts), **GEOMETRY)
+    (table,) = read_log(tmp_path / "source")
+    replaced = pa.array([*table["bornHost"].to_pylist()[:-1], "0.0.0.0:0"])
+    with open_store(str(tmp_path / "target"), "rocketmq") as store:
+        rewritten = table.set_column(table.column_names.index("bornHost"), "bornHost", replaced)
+        assert store.append(rewritten, preserve="true", **GEOMETRY) == count
+    with open_store(str(tmp_path / "target")) as store:
+        assert list(store.verify()) == []
+    (after,) = read_log(tmp_path / "target")
+    assert after["bornHost"].to_pylist() == replaced.to_pylist()
+    assert after["sysFlag"].to_pylist() == [0x10] * (count - 1) + [0]

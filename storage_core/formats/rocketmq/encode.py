@@ -85,9 +85,10 @@ class Rows:
 
     @cached_property
     def sys_flags(self) -> npt.NDArray[np.int32]:
-        """SYSFLAG that each row's record will have: the IPv6 bits follow from the hosts. Shape (n,)."""
+        """SYSFLAG that each row's record will have: the IPv6 bits follow from the hosts alone. Shape (n,)."""
         flags = np.empty(len(self), np.int32)
         flags[:] = self.sys_flag
+        flags &= ~np.int32(BORN_HOST_V6 | STORE_HOST_V6)
         for hosts, bit in ((self.born_hosts, BORN_HOST_V6), (self.store_hosts, STORE_HOST_V6)):
             wide = lengths(hosts) > HOST_V4
             if wide.any():
