@@ -12,7 +12,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -141,22 +141,25 @@ def make_root(root: str) -> None:
         raise
 
 
-def open_staging(job_folder: JobFolder, job: str, application: str = "") -> str:
-    """Creates the staging folder of a job with its owner note. Returns its path."""
+def open_staging(job_folder: JobFolder, job: str, application: str = "", made: Sequence[str] = ()) -> str:
+    """Creates the staging folder of a job with its owner note. Returns its path. `made`: the store's directory and its
+    parents, if the job makes them.
+    """
     make_root(job_folder.root)
     folder = job_folder.staging(job)
     system.make_folder(folder, exist_ok=False)
     try:
-        note_owner(folder, application)
+        note_owner(folder, application, made)
     except BaseException:
         drop_staging(job_folder, job)
         raise
     return folder
 
 
-def note_owner(folder: str, application: str = "") -> None:
+def note_owner(folder: str, application: str = "", made: Sequence[str] = ()) -> None:
     """Records the owner of the folder: the process that lives as long as the job, which for Spark is the driver's."""
-    write_whole(os.path.join(folder, OWNER), json.dumps({**_session(), "application": application}).encode())
+    note = {**_session(), "application": application, "made": list(made)}
+    write_whole(os.path.join(folder, OWNER), json.dumps(note).encode())
 
 
 def _session() -> dict[str, Any]:
@@ -189,12 +192,17 @@ def drop_staging(job_folder: JobFolder, job: str) -> None:
 
 
 def drop_staged_by(root: str, application: str) -> None:
-    """Removes what an application of this session staged and did not commit; to be called when it has ended."""
+    """Removes what an application of this session staged and did not commit, and the directories that only this made;
+    to be called when it has ended.
+    """
     job_folder, owner = JobFolder(root), {**_session(), "application": application}
     committed = (read_json(job_folder.intent) or {}).get("job")
     for job in names_in(job_folder.staging()):
-        if job != committed and read_json(os.path.join(job_folder.staging(job), OWNER)) == owner:
+        noted = read_json(os.path.join(job_folder.staging(job), OWNER)) or {}
+        if job != committed and noted.items() >= owner.items():
             drop_staging(job_folder, job)
+            for folder in (job_folder.folder, *noted["made"]) if noted.get("made") else ():
+                remove_empty_folder(folder)
 
 
 def drop_orphans(job_folder: JobFolder, keep: set[str]) -> None:

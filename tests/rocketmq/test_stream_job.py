@@ -119,3 +119,14 @@ def test_what_a_given_up_batch_staged_goes_with_it(tmp_path: Path) -> None:
         assert [path.name for path in staged.iterdir()] == [other.job]
         other.abort()
         assert sorted(os.listdir(root / ".mqstore")) == ["lock", "queries", "state.json"]
+
+
+def test_a_given_up_first_batch_leaves_no_directory(tmp_path: Path) -> None:
+    root = tmp_path / "new" / "store"
+    with open_store(str(root), "rocketmq", **SMALL) as store:
+        first, _ = (store.begin_job(["topic", "body"], f"/checkpoint/{name}") for name in "ab")
+        first.stage(iter(table("a", 1).select(["topic", "body"]).to_batches()))
+        store.drop_staged_by("/checkpoint/b")
+        assert os.listdir(root / ".mqstore" / "staging") == [first.job], "the other query goes on"
+        store.drop_staged_by("/checkpoint/a")
+    assert os.listdir(tmp_path) == []

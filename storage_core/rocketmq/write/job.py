@@ -178,7 +178,7 @@ def begin(
     size = log.file_size or settings.log_file_size
     job = RocketWriteJob(root, settings, new_job_id(), known_queues(root), size, missing_folders(root))
     try:
-        open_staging(job_folder, job.job, application)
+        open_staging(job_folder, job.job, application, job.made)
     except OSError as error:
         raise _one_line(root, error) from error
     return job
