@@ -106,6 +106,8 @@ def message_schema(request: ScanRequest, own: Sequence[str] = ()) -> pa.Schema:
     names = [*NATIVE.names, *own]
     names += [ACKED.name] if request.include_acked else []
     names += [CORRUPTION.name] if request.mode is Mode.PERMISSIVE else []
+    if request.columns == ():
+        raise OptionError("columns", "()", "names no column; None reads all")
     filtered = sorted(columns_of(map(condition, request.predicates)))
     for option, wanted in (("columns", request.columns or ()), ("filters", filtered)):
         for name in wanted:

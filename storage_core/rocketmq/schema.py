@@ -52,6 +52,8 @@ def message_schema(request: ScanRequest) -> pa.Schema:
     known = NATIVE.append(CORRUPTION) if request.mode is Mode.PERMISSIVE else NATIVE
     if request.columns is None:
         return known
+    if not request.columns:
+        raise OptionError("columns", "()", "names no column; None reads all")
     for name in request.columns:
         if known.get_field_index(name) < 0:
             raise OptionError("columns", name, f"there is no such column; {choices(name, known.names, 'columns', 30)}")

@@ -217,3 +217,9 @@ def test_a_group_that_is_nowhere_names_close_ones(engine: Engine, own: Path) -> 
     with pytest.raises(OptionError, match=r"billing|no consumer groups") as caught:
         engine.rows(own, start=OffsetBound(EARLIEST, group="biling"))
     assert caught.value.name == "startingOffsets"
+
+
+def test_a_request_for_no_columns_is_refused(engine: Engine, store: Path) -> None:
+    """A batch without columns would have no rows, so a count of them would be wrong."""
+    with pytest.raises(OptionError, match="names no column; None reads all"):
+        plan(store, ScanRequest(columns=()))
