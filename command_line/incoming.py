@@ -159,7 +159,9 @@ class JsonRows(Incoming):
         elif kind == TIME:
             values = [None if value is None else _moment(value) for value in values]
         elif kind == TEXTS:
-            values = [None if value is None else list(value.items()) for value in values]
+            values = [None if value is None else _pairs(value) for value in values]
+        elif kind is not None and any(isinstance(value, str) for value in values):
+            raise ValueError('a list of texts such as ["a", "b"] is required')  # not the letters of one
         return pa.array(values, kind)
 
     def _is_wrong(self, name: str, values: Sequence[Any]) -> bool:
@@ -172,6 +174,16 @@ class JsonRows(Incoming):
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
+
+
+def _pairs(value: object) -> list[tuple[str, str | None]]:
+    """An object of texts; whole numbers count as their digits, as in every write."""
+    if not isinstance(value, dict):
+        raise ValueError('an object such as {"a": "b"} is required')
+    for name, each in value.items():
+        if not (each is None or isinstance(each, str) or (isinstance(each, int) and not isinstance(each, bool))):
+            raise ValueError(f"{name!r} is {shorten(json.dumps(each))}; a text is required")
+    return [(name, str(each) if isinstance(each, int) else each) for name, each in value.items()]
 
 
 def _moment(value: object) -> datetime:

@@ -47,6 +47,26 @@ def test_blank_lines_before_the_first_message(tmp_path: Path) -> None:
     assert "line 3: the first line has no 'tpic'" in done.stderr
 
 
+def test_lists_and_objects_of_texts(tmp_path: Path) -> None:
+    file, store = tmp_path / "rows.jsonl", tmp_path / "new"
+    good = '{"queue": "q", "body": "a", "routingKeys": ["abc"], "headers": {"n": 12, "t": "x"}}\n'
+    file.write_text(good)
+    run("import", file, store, "--engine", "rabbitmq")
+    (row,) = lines(run("cat", store))
+    assert (row["routingKeys"], row["headers"]) == (["abc"], {"n": "12", "t": "x"})
+    for wrong, problem in {
+        '"routingKeys": "abc"': """column 'routingKeys': a list of texts such as ["a", "b"] is required""",
+        '"headers": {"n": true}': "column 'headers': 'n' is true; a text is required",
+        '"headers": {"n": {"a": 1.5}}': """column 'headers': 'n' is {"a": 1.5}; a text is required""",
+        '"headers": [["a", "b"]]': """column 'headers': an object such as {"a": "b"} is required""",
+    }.items():
+        name = wrong.partition(":")[0]
+        file.write_text(good + f'{{"queue": "q", "body": "b", {wrong}}}\n')
+        assert name in good
+        assert run("import", file, store, code=2).stderr == f"mqstore: {file}: line 2: {problem}\n"
+    assert len(lines(run("cat", store))) == 1
+
+
 def test_options_of_the_store_itself(tmp_path: Path) -> None:
     """RabbitMQ's `vhost` and settings belong to the store, the others to the write."""
     file, store = tmp_path / "rows.jsonl", tmp_path / "new"
