@@ -78,6 +78,7 @@ class Upload:
         try:
             noted: dict[str, Any] = json.loads(bytes(self._remote.requests.get(found, 0, found.size)))
             same_place = (noted["source"], noted["host"]) == (self._root, note["host"])
+            noted["files"] = dict(noted["files"])
             same_files = noted["files"] == own
         except (ValueError, KeyError, TypeError):
             raise MqStoreError(

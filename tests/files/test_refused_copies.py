@@ -101,6 +101,14 @@ def test_no_copy_onto_another_unfinished_one(bucket: Bucket, store: Path, tmp_pa
         copy_store("memory://backups/better", str(tmp_path / "down"))
 
 
+def test_no_copy_where_another_note_lies(bucket: Bucket, store: Path) -> None:
+    here = {"source": str(store), "host": os.uname().nodename}
+    for note in ("{", "[]", json.dumps(here), json.dumps({**here, "files": 5}), json.dumps({**here, "files": ["a"]})):
+        bucket.add(BELOW + ".mqstore/copy.json", note.encode())
+        (line,) = run("copy", store, URI, code=2).stderr.splitlines()
+        assert line.endswith("/.mqstore/copy.json: it is not a note of a copy; copy to a new folder"), line
+
+
 def test_an_object_cannot_lead_out_of_the_directory(bucket: Bucket, store: Path, tmp_path: Path) -> None:
     bucket.add_folder(store, "bad")
     bucket.add("bad/../../out", b"x")
