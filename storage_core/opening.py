@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from storage_core import rabbitmq, rocketmq
 from storage_core.errors import OptionError, StoreNotFoundError, UnsupportedFormatError
 from storage_core.files import system
 from storage_core.files.address import is_remote, normal_path
+from storage_core.files.file_chain import is_address
 from storage_core.files.remote import registry
 from storage_core.files.remote.access import Access, without_access
 from storage_core.options.option import RABBITMQ, ROCKETMQ
@@ -71,7 +73,7 @@ def _open_local(root: str, engine: str | None, options: Mapping[str, Any], exist
     if engine in ENGINES and not existing and (_is_new(root) or _is_marked_folder(root)):
         return _opened(engine, root, options)
     _check_directory(root)
-    found = _engines(root, engine)
+    found = _engines(root, engine) or _with_log_elsewhere(engine, options)
     if not found:
         nested = _node_stores(root, engine)
         raise _several(root, nested) if nested else _no_store(root, engine)
@@ -81,6 +83,18 @@ def _open_local(root: str, engine: str | None, options: Mapping[str, Any], exist
             "choose one with option engine"
         )
     return _opened(found[0], root, options)
+
+
+def _with_log_elsewhere(engine: str | None, options: Mapping[str, Any]) -> list[str]:
+    """RocketMQ, if `commitLogPath` names a folder with a file of a log: a directory without queues is its store then,
+    as a broker builds them anew.
+    """
+    folders = () if engine == RABBITMQ else map(normal_path, log_paths_of(options))
+    for folder in folders:
+        with suppress(OSError):  # what is wrong with the folder is said when it is read as a log
+            if not is_remote(folder) and any(map(is_address, system.names(folder))):
+                return [ROCKETMQ]
+    return []
 
 
 def _opened(engine: str, root: str, options: Mapping[str, Any]) -> Store:
@@ -103,12 +117,12 @@ def find_directories(path: str, engine: str | None, options: Mapping[str, Any]) 
     _, access = without_access(options)
     pattern = normal_path(path)
     if not is_remote(pattern):
-        return _find_local(pattern, engine)
+        return _find_local(pattern, engine, options)
     with searched(pattern, access):
-        return _find_local(pattern, engine)
+        return _find_local(pattern, engine, options)
 
 
-def _find_local(pattern: str, engine: str | None) -> list[str]:
+def _find_local(pattern: str, engine: str | None, options: Mapping[str, Any]) -> list[str]:
     plain = system.exists(pattern) or not set(pattern) & set("*?[")
     roots = [pattern] if plain else system.matching(pattern)
     if not roots:
@@ -118,6 +132,8 @@ def _find_local(pattern: str, engine: str | None) -> list[str]:
         _check_directory(root)
         check_finished(root)
         found += _search(root, engine, LEVELS)
+    if not found and plain and _with_log_elsewhere(engine, options):
+        return roots
     if not found:
         raise _no_store(roots[0], engine)
     return sorted(dict.fromkeys(found))

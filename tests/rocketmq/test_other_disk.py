@@ -10,7 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from storage_core import open_store
+from storage_core import find_stores, open_store
+from storage_core.errors import StoreNotFoundError
 from storage_core.store import Mode, ScanRequest
 from tests.faults import Died, stopped_at
 from tests.support.rocketmq_writes import GEOMETRY, NEW_ROWS, commit_point
@@ -70,6 +71,26 @@ def test_a_relative_path_means_the_same_folder_later(
         assert sum(queue.stop for queue in opened.queues()) == 3 * len(NEW_ROWS)
         assert list(opened.verify()) == []
     assert all(any(folder.iterdir()) for folder in meant)
+
+
+def test_a_store_without_queues_is_its_log(tmp_path: Path, log: Path) -> None:
+    """A broker builds lost queues anew from a log that lies elsewhere."""
+    store = tmp_path / "store"
+    write(store, log)
+    shutil.rmtree(store / "consumequeue")
+    shutil.rmtree(store / ".mqstore")
+    assert find_stores(str(store), commitLogPath=str(log)) == [str(store)]
+    with open_store(str(store), commitLogPath=str(log)) as opened:
+        assert sum(queue.stop for queue in opened.queues()) == len(NEW_ROWS)
+    assert write(store, log) == len(NEW_ROWS)
+    with open_store(str(store), commitLogPath=str(log)) as opened:
+        assert sum(queue.stop for queue in opened.queues()) == 2 * len(NEW_ROWS)
+        assert list(opened.verify()) == []
+    for path in (str(log), str(tmp_path / "nothing")):
+        shutil.rmtree(log, ignore_errors=True)
+        shutil.rmtree(store / "consumequeue", ignore_errors=True)
+        with pytest.raises(StoreNotFoundError, match="no store lies here"):
+            open_store(str(store), commitLogPath=path)
 
 
 def test_what_is_cut_of_the_log_is_kept(tmp_path: Path, log: Path) -> None:

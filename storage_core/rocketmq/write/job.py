@@ -164,9 +164,9 @@ def begin(
     """
     if columns is not None:
         check_columns(columns, settings)
-    check_directory(root)
-    job_folder = JobFolder(root)
     folders = log_folders(root, settings.commit_log_path)
+    check_directory(root, folders)
+    job_folder = JobFolder(root)
     unfinished = system.exists(job_folder.intent) or system.exists(os.path.join(folders[0], GUARD))
     if unfinished:
         with locked(root, settings.lock_timeout_s):

@@ -48,9 +48,9 @@ still be needed.
 """
 
 
-def check_directory(root: str) -> None:
-    """Refuses a directory that holds anything but a store."""
-    if not system.exists(root) or looks_like_store(root):
+def check_directory(root: str, folders: Sequence[str]) -> None:
+    """Refuses a directory that holds anything but a store, whose log may lie in other folders."""
+    if not system.exists(root) or looks_like_store(root) or find_log(root, folders).files:
         return
     others = [name for name in system.names(root) if name not in HARMLESS]
     if others:
@@ -97,7 +97,7 @@ def store_ends(
     Without `trusting`, an index of unknown geometry is left as it is, and queue files of unknown length get the default
     one; otherwise either raises UnsupportedFormatError.
     """
-    check_directory(root)
+    check_directory(root, folders)
     trusted = trusted_ends(root, folders) if trusting else None
     if trusted is not None:
         return trusted, None
