@@ -85,3 +85,21 @@ def test_a_queue_whose_conversion_was_interrupted(tmp_path: Path) -> None:
         assert list(store.verify()) == []
     assert [line.partition(": ")[2] for line in done] == ["sequence id 1: the message is gone, its entry is dropped"]
     assert rows() == before == [(0, b"one"), (2, b"three")]
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_entries_of_version_2_whose_messages_are_gone(killed: bool, tmp_path: Path) -> None:
+    """They are cleared where they are: the queue has no journal."""
+    bodies = [b"one", b"x" * 5000, b"three", b"y" * 5000]
+    root = made(tmp_path / "vhosts" / "v", bodies, queueArguments=writing.VERSION_2)
+    (root / "msg_store_persistent" / "0.rdq").write_bytes(b"")
+    if killed:
+        kill(root)
+    (queue,) = (root / "queues").iterdir()
+    before = {path.name for path in queue.iterdir()}
+    with open_store(str(root)) as store:
+        done = list(store.repair())
+        assert sum("the message is gone, its entry is dropped" in line for line in done) == 2
+        assert list(store.verify()) == []
+    assert {path.name for path in queue.iterdir()} == before
+    assert golden.table(root, columns=("body",))["body"].to_pylist() == [b"one", b"three"]

@@ -89,8 +89,9 @@ class QueueFiles:
     """The persistent entries of one directory by sequence id, served or acknowledged, and what else was found.
 
     `files` are the paths below the store that the entries' file numbers refer to; `end_of_entries` is past every
-    sequence id that the files mention. `forgotten` are sequence ids whose message is in no message file. `ids` are the
-    message ids of the entries if requested, shape (n,).
+    sequence id that the files mention. `forgotten` are sequence ids whose message is in no message file,
+    `forgotten_from` the numbers of the files that list them. `ids` are the message ids of the entries if requested,
+    shape (n,).
     """
 
     directory: QueueDirectory
@@ -103,6 +104,7 @@ class QueueFiles:
     damages: list[Damage] = field(default_factory=list)
     disagreements: list[Disagreement] = field(default_factory=list)
     forgotten: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    forgotten_from: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
     ids: npt.NDArray[np.void] | None = None
 
     @property
@@ -312,7 +314,7 @@ def _apply(queue: QueueFiles, by_terms: Verdict) -> None:
     """Drops and reports what a node drops without treating it as damage. `by_terms`: the verdict by the terms alone."""
     entries = queue.entries
     missing = entries["flags"] & (MISSING | ACKED) == MISSING
-    queue.forgotten = entries["sequence_id"][missing]
+    queue.forgotten, queue.forgotten_from = entries["sequence_id"][missing], entries["file"][missing]
     if queue.verdict.dirty and missing.any():
         queue.disagreements.append(forgotten(int(missing.sum())))
         queue.entries = entries = entries[~missing]

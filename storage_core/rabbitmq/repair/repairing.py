@@ -228,6 +228,7 @@ class Repair:
         # A queue whose conversion was interrupted has entries of both versions.
         second = [number for number, file in enumerate(files.files) if file.endswith(paths.INDEX2_SUFFIX)]
         of_second = set(files.entries["sequence_id"][np.isin(files.entries["file"], second)].tolist())
+        of_second.update(files.forgotten[np.isin(files.forgotten_from, second)].tolist())
         dropped = {*gone, *bad}
         for version, ids in ((1, dropped - of_second), (2, dropped & of_second)):
             if ids:
