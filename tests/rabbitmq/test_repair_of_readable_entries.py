@@ -103,3 +103,25 @@ def test_entries_of_version_2_whose_messages_are_gone(killed: bool, tmp_path: Pa
         assert list(store.verify()) == []
     assert {path.name for path in queue.iterdir()} == before
     assert golden.table(root, columns=("body",))["body"].to_pylist() == [b"one", b"three"]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_segments_of_another_size(clean: bool, tmp_path: Path) -> None:
+    """A header is rebuilt like the others, and entries without a message are dropped where they are."""
+    store = writing.small(tmp_path, classic_queue_index_v2_segment_entry_count=50)
+    bodies = [b"%d" % number * (1 if number % 40 else 5000) for number in range(230)]
+    store.append(pa.table({"body": bodies}), queue="q", queueArguments=writing.VERSION_2)
+    root = Path(store.path)
+    (queue,) = (root / "queues").iterdir()
+    index = bytearray((queue / "3.qi").read_bytes())
+    index[4] = 9
+    (queue / "3.qi").write_bytes(index)
+    kept = [number for number in range(230) if clean or number % 40]
+    if not clean:
+        kill(root)
+        for path in (root / "msg_store_persistent").glob("*.rdq"):
+            path.write_bytes(b"")
+    store.repair()
+    assert list(store.verify()) == []
+    found = golden.table(root, columns=("sequenceId", "body"))
+    assert found.to_pylist() == [{"sequenceId": number, "body": bodies[number]} for number in kept]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 from storage_core.errors import MqStoreError
 from storage_core.formats.rabbitmq import paths
+from storage_core.formats.rabbitmq.classic import queue_v2
 from storage_core.formats.rabbitmq.classic.queue_v2 import SEGMENT_ENTRY_COUNT
 from storage_core.formats.rabbitmq.erlang import disk_log
 from storage_core.formats.rabbitmq.erlang.external_term import decode
@@ -133,3 +135,35 @@ def test_a_queue_that_became_one_of_another_version_meanwhile(tmp_path: Path) ->
     with pytest.raises(MqStoreError, match="has become a queue of version 2 meanwhile; nothing was written: run this"):
         job.commit([part])
     assert golden.table(Path(store.path))["body"].to_pylist() == [b"y"]
+
+
+@pytest.mark.parametrize("given", [{}, {"classic_queue_index_v2_segment_entry_count": "64"}])
+def test_segments_of_another_size(given: dict[str, str], tmp_path: Path) -> None:
+    """A node has one size for all segments: what a later write appends has the size of those that are there."""
+    first = small(tmp_path, classic_queue_index_v2_segment_entry_count=50)
+    table = rows(400)
+    append_as_version_2(first, table)
+    with open_store(first.path, given) as store:
+        store.append(table)
+        assert list(store.verify()) == []
+        check(store, pa.concat_tables([table, table]))
+    indexes = [*Path(first.path).glob("queues/*/*.qi")]
+    assert len(indexes) > 400 // 50 * 2
+    for path in indexes:
+        data, number = path.read_bytes(), int(path.stem)
+        assert queue_v2.decode_header(np.frombuffer(data, np.uint8), queue_v2.INDEX_MAGIC, number) == (
+            number * 50, number * 50 + 50,
+        )  # fmt: skip
+        assert len(data) <= queue_v2.position_of(50)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_the_next_id_after_segments_of_another_size(clean: bool, tmp_path: Path) -> None:
+    store = small(tmp_path, classic_queue_index_v2_segment_entry_count=50)
+    store.append(pa.table({"body": ["x"] * 120}), queue="q", queueArguments=VERSION_2)
+    if not clean:
+        (Path(store.path) / "recovery.dets").unlink()
+    (queue,) = store.queues()
+    assert (queue.start, queue.stop) == (0, 120 if clean else 150)
+    store.append(pa.table({"body": ["y"]}), queue="q")
+    assert golden.table(Path(store.path))["sequenceId"].to_pylist() == [*range(120), 150]

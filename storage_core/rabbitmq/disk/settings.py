@@ -13,6 +13,9 @@ from storage_core.errors import OptionError, choices
 from storage_core.options.option import RABBITMQ, WRITE, Option
 
 MAX_SEGMENT_ENTRY_COUNT = 16384
+AT_LEAST_1 = (
+    "queue_index_segment_entry_count", "classic_queue_index_v2_segment_entry_count", "msg_store_file_size_limit",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,7 @@ class Settings:
     """Counts, bytes and ratios; `target_ram_count` None is infinity."""
 
     queue_index_segment_entry_count: int = 2048
+    classic_queue_index_v2_segment_entry_count: int = 4096
     queue_index_max_journal_entries: int = 32768
     queue_index_embed_msgs_below: int = 4096
     msg_store_io_batch_size: int = 4096
@@ -58,7 +62,7 @@ def _parsed(name: str, value: Any, default: Any) -> Any:
         return _number(name, pair[0], int, 1), _number(name, pair[1], int, 1)
     if isinstance(default, float):
         return _number(name, value, float, 0)
-    smallest = 1 if name in ("queue_index_segment_entry_count", "msg_store_file_size_limit") else 0
+    smallest = 1 if name in AT_LEAST_1 else 0
     number = _number(name, value, int, smallest)
     if name == "queue_index_segment_entry_count" and number > MAX_SEGMENT_ENTRY_COUNT:
         raise OptionError(name, str(value), f"at most {MAX_SEGMENT_ENTRY_COUNT}: a relative sequence has 14 bits")

@@ -95,11 +95,15 @@ class Publishes:
 
 @dataclass
 class IndexFile:
-    """A journal, one segment or all segments of a queue: publishes, acknowledged entries, damage."""
+    """A journal, one segment or all segments of a queue: publishes, acknowledged entries, damage.
+
+    `entry_count` is the number of entries of a version 2 segment by its header; None if that cannot be read.
+    """
 
     publishes: Publishes
     acked: npt.NDArray[np.int64]
     damages: list[Damage] = field(default_factory=list)
+    entry_count: int | None = None
 
 
 def new_entries(count: int, fields: Mapping[str, str] = FIELDS) -> Entries:

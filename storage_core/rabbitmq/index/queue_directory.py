@@ -206,9 +206,10 @@ def read_queue(
     """
     if terms is not None and terms.version != directory.version and directory.sizes:
         terms = None
-    count = queue_v2.SEGMENT_ENTRY_COUNT if directory.version == 2 else entry_count
-    verdict = verdict_on(terms, locations.clean, count, trust)
     files, found = _read_files(root, directory, entry_count, with_ids)
+    own = [file.entry_count for file in found if file.entry_count is not None]
+    count = (own[-1] if own else queue_v2.SEGMENT_ENTRY_COUNT) if directory.version == 2 else entry_count
+    verdict = verdict_on(terms, locations.clean, count, trust)
     damages = [damage for file in found for damage in file.damages]
     entries, ids, stored, transient = _combined(found, with_ids)
     by_terms = verdict

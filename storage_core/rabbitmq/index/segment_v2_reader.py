@@ -5,12 +5,13 @@ Source: rabbitmq.md 8. Acknowledged entries are zeroed there, so none is ever fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 
 from storage_core.errors import FormatError
+from storage_core.files.small_file import read_at
 from storage_core.formats.layout import Bytes
 from storage_core.formats.rabbitmq import paths
 from storage_core.formats.rabbitmq.classic import queue_v2
@@ -67,7 +68,18 @@ def read_segment(path: str, name: str, file: int, own_file: int, own_size: int) 
     stored = fixed["location"] == queue_v2.LOCATION_SHARED
     keep = own | stored
     ids = np.ascontiguousarray(fixed["address"][keep])
-    return IndexFile(Publishes(entries[keep], ids, stored[keep]), none, damages)
+    return IndexFile(Publishes(entries[keep], ids, stored[keep]), none, damages, following - first)
+
+
+def entry_count_of(folder: str, names: Iterable[str]) -> int | None:
+    """The entries of a segment by the first valid header of a `.qi` file among the `names`; None if there is none."""
+    for name in names:
+        number = paths.number_of(name, paths.INDEX2_SUFFIX)
+        if number is not None:
+            count = queue_v2.entry_count_of(read_at(f"{folder}/{name}", queue_v2.HEADER.size), number)
+            if count is not None:
+                return count
+    return None
 
 
 def _flaws(name: str, data: Bytes, listed: npt.NDArray[np.void], first: int) -> Iterator[Damage]:

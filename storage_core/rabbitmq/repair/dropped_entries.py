@@ -41,14 +41,17 @@ def drop(folder: str, version: int, entry_count: int, sequence_ids: Collection[i
 
 def _clear(folder: str, sequence_ids: Collection[int], cut: CutBytes) -> None:
     """Clears the status of entries of a version 2 queue."""
-    for number in sorted({sequence_id // queue_v2.SEGMENT_ENTRY_COUNT for sequence_id in sequence_ids}):
-        path = f"{folder}/{number}{paths.INDEX2_SUFFIX}"
-        data = bytearray(read_whole(path) or b"")
-        for row in (
-            s % queue_v2.SEGMENT_ENTRY_COUNT for s in sequence_ids if s // queue_v2.SEGMENT_ENTRY_COUNT == number
-        ):
+    for name in system.names(folder):
+        number = paths.number_of(name, paths.INDEX2_SUFFIX)
+        data = bytearray(read_whole(f"{folder}/{name}") or b"") if number is not None else bytearray()
+        if number is None or len(data) < queue_v2.HEADER.size:
+            continue
+        first, following = queue_v2.decode_header(np.frombuffer(bytes(data), np.uint8), queue_v2.INDEX_MAGIC, number)
+        rows = [sequence_id - first for sequence_id in sequence_ids if first <= sequence_id < following]
+        for row in rows:
             data[queue_v2.position_of(row)] = 0
-        cut.replace(path, bytes(data))
+        if rows:
+            cut.replace(f"{folder}/{name}", bytes(data))
 
 
 def _marks(sequence_id: int, delivered: bool) -> bytes:

@@ -25,6 +25,7 @@ from storage_core.rabbitmq.disk.running_node import check_not_running
 from storage_core.rabbitmq.index.entries import JOURNAL
 from storage_core.rabbitmq.index.queue_directory import QueueFiles
 from storage_core.rabbitmq.index.segment_reader import mark_counts
+from storage_core.rabbitmq.index.segment_v2_reader import entry_count_of
 from storage_core.rabbitmq.read.snapshot import VhostSnapshot
 from storage_core.rabbitmq.repair import message_files
 from storage_core.rabbitmq.repair.dropped_entries import drop
@@ -194,7 +195,8 @@ class Repair:
         """Repairs a version 2 segment: rebuilds the header from its number, clears entries that point nowhere."""
         folder, _, name = file.rpartition("/")
         number = paths.number_of(name, paths.INDEX2_SUFFIX) or 0
-        header = queue_v2.encode_header(queue_v2.INDEX_MAGIC, number)
+        count = self._entry_count(f"{self.root}/{folder}", name, data)
+        header = queue_v2.encode_header(queue_v2.INDEX_MAGIC, number, count)
         own = f"{self.root}/{folder}/{number}{paths.STORE2_SUFFIX}"
         size = system.stat(own).size if system.exists(own) else 0
         content = header + queue_v2.mended(data[len(header) :], size)
@@ -202,6 +204,14 @@ class Repair:
             return ""
         cut.replace(f"{self.root}/{file}", content)
         return f"{file}: its header, and entries that lead nowhere, are mended"
+
+    @staticmethod
+    def _entry_count(folder: str, name: str, data: bytes) -> int:
+        """The entries of a damaged version 2 segment: as in another one of the queue, else by its own header."""
+        others = (other for other in system.names(folder) if other != name)
+        number = paths.number_of(name, paths.INDEX2_SUFFIX)
+        own = queue_v2.entry_count_of(data, number)
+        return entry_count_of(folder, others) or own or queue_v2.SEGMENT_ENTRY_COUNT
 
     # -- entries
 

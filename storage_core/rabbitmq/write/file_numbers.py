@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from storage_core.files import system
+from storage_core.files.small_file import read_at
 from storage_core.formats.rabbitmq import paths
 from storage_core.formats.rabbitmq.classic import queue_v2
 
@@ -31,9 +32,11 @@ def give_number(path: str, target: str) -> None:
     number = paths.number_of(name, suffix)
     if suffix not in MAGICS or number is None:
         return
+    count = queue_v2.entry_count_of(read_at(path, queue_v2.HEADER.size))
     descriptor = system.open_write(path)
     try:
-        system.pwrite(descriptor, queue_v2.encode_header(MAGICS[suffix], number), 0)
+        header = queue_v2.encode_header(MAGICS[suffix], number, count or queue_v2.SEGMENT_ENTRY_COUNT)
+        system.pwrite(descriptor, header, 0)
         system.fsync(descriptor)
     finally:
         system.close(descriptor)

@@ -136,7 +136,7 @@ class TaskWriter:
         while start < len(entries) and (not whole or len(entries) - start >= pending.segment_size):
             stop = min(start + pending.segment_size, len(entries))
             names = []
-            for suffix, data in _segment_files(pending.version, entries.slice(start, stop - start)):
+            for suffix, data in _segment_files(pending, entries.slice(start, stop - start)):
                 names.append(f"{self._prefix}.{directory}.{len(pending.segments)}{suffix}")
                 self._write(names[-1], [data])
             pending.segments.append((names, stop - start, int(sizes[start:stop].sum())))
@@ -226,9 +226,9 @@ class TaskWriter:
         self._whole, self._message_file = [], None
 
 
-def _segment_files(version: int, entries: pa.BinaryArray) -> list[tuple[str, bytes]]:
+def _segment_files(pending: _Pending, entries: pa.BinaryArray) -> list[tuple[str, bytes]]:
     """The files of one segment with their suffixes: messages before the index that names them."""
-    if version == 1:
+    if pending.version == 1:
         return [(paths.SEGMENT_SUFFIX, encode_segment(entries))]
-    index, store = encode_segment_v2(entries)
+    index, store = encode_segment_v2(entries, pending.segment_size)
     return [(paths.STORE2_SUFFIX, store)] * bool(store) + [(paths.INDEX2_SUFFIX, index)]

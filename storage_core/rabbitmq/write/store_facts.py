@@ -12,6 +12,7 @@ from storage_core.formats.rabbitmq import paths
 from storage_core.formats.rabbitmq.classic import queue_v2
 from storage_core.rabbitmq.disk import node
 from storage_core.rabbitmq.disk.settings import Settings
+from storage_core.rabbitmq.index.segment_v2_reader import entry_count_of
 from storage_core.rabbitmq.read.snapshot import VhostSnapshot
 
 
@@ -23,9 +24,10 @@ def known_versions(snapshot: VhostSnapshot) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class StoreFacts:
-    """`entry_count` is that of a version 1 segment. `versions` are those of existing queues, by directory;
-    `wanted_versions` those that their `x-queue-version` names, by queue; any other new queue gets `new_version`.
-    `other_types` are the types of the vhost's queues that are not classic, by queue, if the node's tables are there.
+    """`entry_count` is that of a version 1 segment, `own_entry_count` that of one of version 2. `versions` are those of
+    existing queues, by directory; `wanted_versions` those that their `x-queue-version` names, by queue; any other new
+    queue gets `new_version`. `other_types` are the types of the vhost's queues that are not classic, by queue, if the
+    node's tables are there.
     """
 
     root: str
@@ -35,6 +37,7 @@ class StoreFacts:
     versions: Mapping[str, int] = field(default_factory=dict)
     wanted_versions: Mapping[bytes, int] = field(default_factory=dict)
     new_version: int = 1
+    own_entry_count: int = queue_v2.SEGMENT_ENTRY_COUNT
     other_types: Mapping[bytes, str] = field(default_factory=dict)
 
     def version_of(self, queue: bytes, priority: int | None) -> int:
@@ -48,7 +51,7 @@ class StoreFacts:
 
     def segment_size(self, version: int) -> int:
         """Number of entries per segment in a queue of this version."""
-        return queue_v2.SEGMENT_ENTRY_COUNT if version == 2 else self.entry_count
+        return self.own_entry_count if version == 2 else self.entry_count
 
 
 def facts_of(
@@ -67,4 +70,14 @@ def facts_of(
         for queue in node.declared_queues(root).values()
         if queue.vhost == vhost and queue.kind != "classic"
     }
-    return StoreFacts(root, vhost, entry_count, settings, versions, wanted_versions, new_version, other_types)
+    own = _own_entry_count(root, snapshot) or settings.classic_queue_index_v2_segment_entry_count
+    return StoreFacts(root, vhost, entry_count, settings, versions, wanted_versions, new_version, own, other_types)
+
+
+def _own_entry_count(root: str, snapshot: VhostSnapshot | None) -> int | None:
+    """The entries of a version 2 segment as the store's node has them; None if no header shows it."""
+    for directory in snapshot.directories if snapshot is not None else ():
+        folder = f"{root}/{paths.QUEUES_FOLDER}/{directory.directory}"
+        if directory.version == 2 and (count := entry_count_of(folder, directory.sizes)) is not None:
+            return count
+    return None

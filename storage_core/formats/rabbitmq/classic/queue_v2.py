@@ -82,11 +82,25 @@ def decode_header(data: Bytes, magic: int, number: int) -> tuple[int, int]:
     return first, following
 
 
-def encode_header(magic: int, number: int) -> bytes:
-    """The header of segment `number`."""
+def entry_count_of(data: bytes, number: int | None = None) -> int | None:
+    """The entries of a segment that begins with this header; None if that is not one of segment `number`, by default of
+    any segment of version 2.
+    """
+    if len(data) < HEADER.size:
+        return None
+    header = np.frombuffer(data[: HEADER.size], HEADER.dtype)[0]
+    first, count = int(header["first"]), int(header["next"]) - int(header["first"])
+    if int(header["magic"]) not in {INDEX_MAGIC, STORE_MAGIC} or int(header["version"]) != VERSION:
+        return None
+    fits = 0 < count <= _MOST_ENTRIES and first % count == 0
+    return count if fits and number in {None, first // count} else None
+
+
+def encode_header(magic: int, number: int, entry_count: int = SEGMENT_ENTRY_COUNT) -> bytes:
+    """The header of segment `number` of a queue whose segments have `entry_count` entries."""
     header = np.zeros(1, HEADER.dtype)
     header["magic"], header["version"] = magic, VERSION
-    header["first"], header["next"] = number * SEGMENT_ENTRY_COUNT, (number + 1) * SEGMENT_ENTRY_COUNT
+    header["first"], header["next"] = number * entry_count, (number + 1) * entry_count
     return header.tobytes()
 
 

@@ -67,9 +67,10 @@ def encode_segment(entries: pa.BinaryArray) -> bytes:
     return data_of(records)[offsets_of(records)[0] : offsets_of(records)[-1]].tobytes()
 
 
-def encode_segment_v2(entries: pa.BinaryArray) -> tuple[bytes, bytes]:
-    """The `.qi` and the `.qs` of a version 2 segment that begins with these entries; the `.qs` is empty if all messages
-    are in the shared store. The headers are those of segment 0; `queue_v2.encode_header` encodes others.
+def encode_segment_v2(entries: pa.BinaryArray, entry_count: int) -> tuple[bytes, bytes]:
+    """The `.qi` and the `.qs` of a version 2 segment with room for `entry_count` entries that begins with these; the
+    `.qs` is empty if all messages are in the shared store. The headers are those of segment 0;
+    `queue_v2.encode_header` encodes others.
     """
     ends, data = offsets_of(entries).astype(np.int64), data_of(entries)
     bodies = structs_at(data, index_records.BODY.dtype, ends[:-1])
@@ -87,7 +88,8 @@ def encode_segment_v2(entries: pa.BinaryArray) -> tuple[bytes, bytes]:
     rows["location"] = np.where(own, queue_v2.LOCATION_OWN, queue_v2.LOCATION_SHARED)
     rows["address"], rows["size"], rows["expiry"] = bodies["id"], bodies["size"], bodies["expiry"]
     rows["address"][own] = addresses.view("V16")
-    index = queue_v2.encode_header(queue_v2.INDEX_MAGIC, 0) + rows.tobytes()
+    index = queue_v2.encode_header(queue_v2.INDEX_MAGIC, 0, entry_count) + rows.tobytes()
     if not len(terms):
         return index, b""
-    return index, queue_v2.encode_header(queue_v2.STORE_MAGIC, 0) + data_of(stored)[: offsets_of(stored)[-1]].tobytes()
+    header = queue_v2.encode_header(queue_v2.STORE_MAGIC, 0, entry_count)
+    return index, header + data_of(stored)[: offsets_of(stored)[-1]].tobytes()
