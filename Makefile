@@ -19,6 +19,8 @@ export SPARK_LOCAL_IP ?= 127.0.0.1
 
 # One process has the Spark session, the other runs what needs none.
 TWO_PROCESSES := -n 2
+# Tests against the real systems wait for brokers and nodes most of the time.
+THREE_PROCESSES := -n 3
 # What Spark hands over, plans, pushes down, writes and prints: the rest of the connector's tests sees no version.
 DIFFERS := $(addprefix tests/connector/,test_errors.py test_schema.py test_filters.py test_planning.py test_find.py \
 	test_spark_worker.py test_spark_bad_input.py test_spark_views.py test_spark_write.py test_rabbitmq_write.py \
@@ -48,7 +50,7 @@ test-fast: $(VENV)/.ready-test ## the tests that need no Java but the long ones,
 test-real: $(VENV)/.ready-test ## a seeded sample against the real RocketMQ and RabbitMQ, 30 minutes at most (Maven, JDK)
 	@echo "mqstore: tests against the real systems, seed $(SEED) (again: make test-real SEED=$(SEED))"
 	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) MQSTORE_COMPILED=always \
-		$(RUN) -m pytest $(TWO_PROCESSES) -m real tests/real --timeout 900 --session-timeout 1800 --durations 15
+		$(RUN) -m pytest $(THREE_PROCESSES) -m real tests/real --timeout 900 --session-timeout 1800 --durations 15
 
 test-real-full: $(VENV)/.ready-test $(VENV_42)/.ready-test ## the same with 200 stores, 500 scripts and 200,000 rows, without a time limit
 	@echo "mqstore: tests against the real systems, 200 stores, seed $(SEED) (again: make test-real-full SEED=$(SEED))"
