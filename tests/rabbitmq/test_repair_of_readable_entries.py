@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from storage_core.formats.rabbitmq.classic import queue_v2
 from storage_core.formats.rabbitmq.erlang import external_term as et
 from storage_core.formats.rabbitmq.erlang.external_term import Atom
 from storage_core.rabbitmq import open_store
@@ -125,3 +126,19 @@ def test_segments_of_another_size(clean: bool, tmp_path: Path) -> None:
     assert list(store.verify()) == []
     found = golden.table(root, columns=("sequenceId", "body"))
     assert found.to_pylist() == [{"sequenceId": number, "body": bodies[number]} for number in kept]
+
+
+def test_a_header_whose_range_includes_other_segments(tmp_path: Path) -> None:
+    """An entry without a message is dropped in the file that lists it."""
+    store = writing.small(tmp_path, classic_queue_index_v2_segment_entry_count=5)
+    store.append(pa.table({"body": [b"x" * 5000, b"one"] * 6}), queue="q", queueArguments=writing.VERSION_2)
+    root = Path(store.path)
+    (queue,) = (root / "queues").iterdir()
+    index = (queue / "0.qi").read_bytes()
+    (queue / "0.qi").write_bytes(queue_v2.encode_header(queue_v2.INDEX_MAGIC, 0, 500) + index[queue_v2.HEADER.size :])
+    kill(root)
+    for path in (root / "msg_store_persistent").glob("*.rdq"):
+        path.write_bytes(b"")
+    store.repair()
+    assert list(store.verify()) == []
+    assert golden.table(root, columns=("sequenceId",))["sequenceId"].to_pylist() == [1, 3, 5, 7, 9, 11]

@@ -47,10 +47,12 @@ def _clear(folder: str, sequence_ids: Collection[int], cut: CutBytes) -> None:
         if number is None or len(data) < queue_v2.HEADER.size:
             continue
         first, following = queue_v2.decode_header(np.frombuffer(bytes(data), np.uint8), queue_v2.INDEX_MAGIC, number)
-        rows = [sequence_id - first for sequence_id in sequence_ids if first <= sequence_id < following]
-        for row in rows:
-            data[queue_v2.position_of(row)] = 0
-        if rows:
+        places = [queue_v2.position_of(each - first) for each in sequence_ids if first <= each < following]
+        # The range of a damaged header may include what other files list; what this one lists is not past its end.
+        places = [place for place in places if place < len(data)]
+        for place in places:
+            data[place] = 0
+        if places:
             cut.replace(f"{folder}/{name}", bytes(data))
 
 
