@@ -61,8 +61,8 @@ def as_scalar(value: bytes | str) -> pa.BinaryScalar | pa.StringScalar:
     return (text_array([value]) if isinstance(value, str) else bytes_array([value]))[0]
 
 
-NO_BYTES, NULL_BYTES = as_scalar(b""), pa.nulls(1, pa.binary())[0]
-"""Fill values for a column of bytes."""
+NO_BYTES = as_scalar(b"")
+"""Fills a column of bytes."""
 
 
 def _bits(values: Mask) -> pa.Buffer:

@@ -46,7 +46,8 @@ def masked(values: pa.Array, valid: npt.NDArray[np.bool_]) -> pa.Array:
     """The same values, null where `valid` is false (and where they already were)."""
     if valid.all():
         return values
-    return pc.if_else(as_array(valid), values, pa.nulls(1, values.type)[0])
+    # PyArrow before 24 returns broken texts for a slice and one null: it takes the slice's offsets for the whole's.
+    return pc.if_else(as_array(valid), values, pa.nulls(len(values), values.type))
 
 
 def host_text(packed: pa.BinaryArray) -> pa.StringArray:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from storage_core.formats.columns import followed_by, hex_text, host_text, shown_host
+from storage_core.formats.columns import followed_by, hex_text, host_text, masked, shown_host
 from storage_core.formats.spans import FEW
 
 pytestmark = pytest.mark.usefixtures("either_loops")
@@ -47,3 +49,14 @@ def test_hex_ids(packed: list[bytes], left_out: int, number: int) -> None:
 def test_hex_of_any_length(values: list[bytes]) -> None:
     assert hex_text(pa.array(values, pa.binary())).to_pylist() == [value.hex().upper() for value in values]
     assert hex_text(pa.array(values, pa.binary()), lower=True).to_pylist() == [value.hex() for value in values]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary(), pa.int64()])
+def test_masked_slices(kind: pa.DataType) -> None:
+    """PyArrow before 24 returns texts past the end of the bytes if it is given one null for all."""
+    values = pa.array([1, 22, None, 333, 4, 55]).cast(pa.string()).cast(kind)
+    for start, stop in combinations(range(len(values) + 1), 2):
+        part = values[start:stop]
+        found = masked(part, np.arange(start, stop) % 3 > 0)
+        found.validate(full=True)
+        assert found.to_pylist() == [each if at % 3 else None for at, each in enumerate(part.to_pylist(), start)]

@@ -14,8 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.arrays import as_array, bytes_array
+from storage_core.arrays import as_array, as_mask, bytes_array
 from storage_core.errors import ColumnError, RowError, shorten
+from storage_core.formats.columns import masked
 from storage_core.formats.layout import Mask, values_at
 from storage_core.formats.rabbitmq.amqp import headers, properties
 from storage_core.formats.rabbitmq.amqp.properties import PropertySpans
@@ -202,7 +203,7 @@ def _properties(inputs: InputColumns) -> tuple[pa.BinaryArray, npt.NDArray[np.in
 
 def _check_expirations(inputs: InputColumns, values: pa.BinaryArray) -> None:
     """Refuses what a node refuses of a publisher."""
-    digits = pc.utf8_ltrim(pc.if_else(_is_expiration(values), values, None).cast(pa.string()), "+-0")
+    digits = pc.utf8_ltrim(masked(values, as_mask(_is_expiration(values))).cast(pa.string()), "+-0")
     sizes, most = pc.binary_length(digits), str(MOST_MS)
     large = pc.or_(pc.greater(sizes, len(most)), pc.and_(pc.equal(sizes, len(most)), pc.greater(digits, most)))
     bad = pc.or_(pc.invert(_is_expiration(values)), large.fill_null(False))
@@ -239,8 +240,7 @@ def _headers(inputs: InputColumns) -> pa.BinaryArray:
             row = int(np.searchsorted(bounds, bounds[0] + item, side="right")) - 1
             raise inputs.error("headers", row, names[item].as_py(), rule)
     tables = encode_headers(names, values, bounds - bounds[0])
-    valid = inputs.column("headers").is_valid()
-    return pc.if_else(valid, tables, pa.scalar(None, pa.binary()))
+    return masked(tables, as_mask(inputs.column("headers").is_valid()))
 
 
 def _checked_lists(inputs: InputColumns, raw: pa.BinaryArray) -> PropertySpans:

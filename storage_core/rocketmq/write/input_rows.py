@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from storage_core.arrays import as_array, as_mask, text_array
 from storage_core.errors import ColumnError, OptionError, RowError, shorten
+from storage_core.formats.columns import masked
 from storage_core.formats.rocketmq.encode import lengths
 from storage_core.formats.rocketmq.hosts import pack_hosts
 from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
@@ -260,9 +261,7 @@ def _refuse_negative(given: GivenColumns, name: str) -> None:
 
 def _no_empty(texts: pa.StringArray) -> pa.StringArray:
     """Replaces empty keys or tags with null: for a reader, a property without a value does not exist."""
-    if not texts.null_count and not (lengths(texts) == 0).any():
-        return texts
-    return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+    return masked(texts, lengths(texts) > 0)
 
 
 def _all_of(topic: str, count: int) -> pa.DictionaryArray:

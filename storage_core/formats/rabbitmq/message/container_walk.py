@@ -12,9 +12,9 @@ from functools import partial
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from storage_core.arrays import NULL_BYTES, as_array, as_mask
+from storage_core.arrays import as_mask
+from storage_core.formats.columns import masked
 from storage_core.formats.layout import Bytes, Mask, Positions, values_at
 from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.formats.rabbitmq.amqp.properties import MOST_SHORT
@@ -226,7 +226,7 @@ class _Walk:
             return pa.nulls(len(ok), pa.binary()), right
         has = np.zeros(len(ok), bool)
         has[np.concatenate([rows for rows, _ in parts])] = True
-        return pc.if_else(as_array(has), listed_parts(parts, len(ok)), NULL_BYTES), right
+        return masked(listed_parts(parts, len(ok)), has), right
 
     def _take(self, name: int, rows: Rows, value: SimpleTerms, chosen: Mask) -> Mask:
         """Stores the values of `name` in the rows `chosen`; returns which of them are valid."""

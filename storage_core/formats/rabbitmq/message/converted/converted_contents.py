@@ -13,7 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.arrays import NULL_BYTES, as_array
+from storage_core.arrays import as_array
+from storage_core.formats.columns import masked
 from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.formats.rabbitmq.amqp.property_columns import encode_properties
 from storage_core.formats.rabbitmq.binary_columns import digits, lengths, listed_parts, placed
@@ -53,14 +54,14 @@ class Converted:
         columns = {name: placed(parts, self.count).take(at) for name, parts in self._parts.items()}
         if self._headers:
             tables = listed_parts(self._headers, self.count).take(at)
-            columns["headers"] = pc.if_else(as_array(lengths(tables) > 0), tables, NULL_BYTES)
+            columns["headers"] = masked(tables, lengths(tables) > 0)
         return columns
 
     def lists(self, rows: Rows, noted: Noted) -> pa.BinaryArray:
         """The property lists of some rows with what a broker recorded about them, headers in their own order."""
         columns = self.columns(rows)
         columns["timestamp"] = as_array(noted.seconds, noted.seconds < 0)
-        times = pc.if_else(as_array(noted.ttl >= 0), digits(noted.ttl), NULL_BYTES)
+        times = masked(digits(noted.ttl), noted.ttl >= 0)
         stated = columns.get("expiration", pa.nulls(len(rows), pa.binary()))
         columns["expiration"] = pc.if_else(as_array(noted.ttl == -1), stated, times)
         if "priority" not in columns:
