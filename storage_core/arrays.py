@@ -15,6 +15,8 @@ import pyarrow as pa
 
 Mask = npt.NDArray[np.bool_]
 LARGEST_OFFSET = 0x7FFFFFFF
+NUMPY_TYPES = {pa.from_numpy_dtype(np.dtype(kind)): np.dtype(kind) for kind in np.typecodes["AllInteger"] + "fd"}
+"""The types of numbers. `to_pandas_dtype` needs pandas in PyArrow before 24."""
 
 
 def as_array(values: npt.NDArray[Any], mask: Mask | None = None) -> pa.Array:
@@ -28,7 +30,7 @@ def as_array(values: npt.NDArray[Any], mask: Mask | None = None) -> pa.Array:
 
 def as_numbers(array: pa.Array) -> npt.NDArray[Any]:
     """The numbers of an array without nulls, not copied."""
-    kind = np.dtype(array.type.to_pandas_dtype())
+    kind = NUMPY_TYPES[array.type]
     return np.frombuffer(array.buffers()[1] or b"", kind, len(array), array.offset * kind.itemsize)
 
 

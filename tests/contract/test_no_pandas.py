@@ -51,3 +51,10 @@ def test_reading_every_column_loads_no_pandas(tmp_path: Path, setting: str) -> N
         rows, loaded = done.stdout.split()
         assert int(rows) > 20
         assert loaded == "False", path
+
+
+def test_no_type_is_asked_of_pandas() -> None:
+    """PyArrow before 24 imports pandas for it, and fails if it is not installed."""
+    found = [path for room in ("storage_core", "connector", "command_line") for path in (ROOT / room).rglob("*.py")]
+    assert len(found) > 300
+    assert [str(path) for path in found if "to_pandas_dtype(" in path.read_text()] == []

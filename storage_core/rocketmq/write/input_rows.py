@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.arrays import as_array, as_mask, text_array
+from storage_core.arrays import NUMPY_TYPES, as_array, as_mask, text_array
 from storage_core.errors import ColumnError, OptionError, RowError, shorten
 from storage_core.formats.columns import masked
 from storage_core.formats.rocketmq.encode import lengths
@@ -118,7 +118,7 @@ class GivenColumns:
     def numbers(self, name: str, kind: pa.DataType, default: int) -> npt.NDArray[Any]:
         """A column as integers, `default` for null. Raises RowError for a value that is none of `kind`."""
         if not self.has(name):
-            return np.full(self.count, default, kind.to_pandas_dtype())
+            return np.full(self.count, default, NUMPY_TYPES[kind])
         column = self._columns[name]
         if _is_no_number(column.type):
             raise ColumnError(name, f"is {column.type}; it must be whole numbers")

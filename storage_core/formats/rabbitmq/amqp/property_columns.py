@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.arrays import NO_BYTES, as_array, as_mask, as_numbers
+from storage_core.arrays import NO_BYTES, NUMPY_TYPES, as_array, as_mask, as_numbers
 from storage_core.formats.rabbitmq.amqp import properties
 from storage_core.formats.rabbitmq.binary_columns import Numbers, counted, fixed, joined, where
 
@@ -37,7 +37,7 @@ def encode_properties(columns: Mapping[str, pa.Array], row_count: int) -> pa.Bin
         if kind in {properties.SHORT, properties.TABLE}:
             part = counted(column.fill_null(NO_BYTES), "u1" if kind == properties.SHORT else ">u4")
         else:
-            zero = as_array(np.zeros(1, column.type.to_pandas_dtype()))[0]
+            zero = as_array(np.zeros(1, NUMPY_TYPES[column.type]))[0]
             values = as_numbers(column.fill_null(zero))
             part = fixed(values.astype("u1" if kind == properties.OCTET else ">u8"))
         parts.append(where(present, part))
