@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from storage_core import open_store
-from storage_core.errors import CheckpointError, DataLossError, OptionError
+from storage_core.errors import CheckpointError, DataLossError, OptionError, StoreNotFoundError
 from tests.contract.engine import Engine, Seen
 from tests.contract.engines import STREAMING
 from tests.contract.messages import COUNTS, messages_of
@@ -213,6 +213,26 @@ def test_an_expired_message_is_a_loss_that_is_named(engine: Engine, own: Path) -
     running.start()
     running.run()
     assert [row[1] for row in seen(engine, running)] == [0, 1, 2, *range(first, 40)]
+
+
+@pytest.mark.parametrize("what", ["gone", "empty"])
+def test_a_store_that_is_away_for_a_while_is_no_deleted_topic(engine: Engine, own: Path, what: str) -> None:
+    """A disk that is not mounted: the query keeps its place, whatever `failOnDataLoss` says."""
+    running = query(engine, own, failOnDataLoss="false")
+    running.run()
+    away = own.rename(own.with_name("away"))
+    if what == "empty":
+        own.mkdir()
+    with pytest.raises(StoreNotFoundError, match="check the path"):
+        running.trigger()
+    if what == "empty":
+        own.rmdir()
+    away.rename(own)
+    running.start()
+    assert not running.trigger()
+    add(engine, own, {"alpha": 2}, 5)
+    running.run()
+    assert seen(engine, running) == sorted(engine.rows(own))
 
 
 def test_a_store_in_the_place_of_another_is_noticed(engine: Engine, own: Path, tmp_path: Path) -> None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from storage_core.errors import StoreNotFoundError
 from storage_core.files import system
 from storage_core.files.stamp import Stamp
 from storage_core.formats.rabbitmq import paths
 from storage_core.job import JobFolder
+from storage_core.rabbitmq.disk.detect import looks_like_vhost
 from storage_core.rabbitmq.index.queue_directory import QueueFiles
 from storage_core.rabbitmq.message_store.locations import file_sizes
 from storage_core.rabbitmq.stream.live_locations import LiveLocations
@@ -39,7 +41,10 @@ class VhostTail(Tail):
         self._waits = False
 
     def look(self) -> VhostStreamSnapshot:
-        """A snapshot of what may be read now; while nothing changed the same object, at a few stat calls per queue."""
+        """A snapshot of what may be read now; while nothing changed the same object, at a few stat calls per queue.
+
+        Raises StoreNotFoundError if the vhost's directory is gone: its queues were not deleted one by one.
+        """
         if self._last is not None and self._is_unchanged() and not self._is_due():
             return self._last
         while True:
@@ -48,6 +53,8 @@ class VhostTail(Tail):
             found = self._read(store, queues)
             if self._store_stamps() == store:
                 break
+        if not queues and not looks_like_vhost(self._facts.root):
+            raise StoreNotFoundError(f"{self._facts.root}: there is no vhost here any more; check the path")
         newest = self._newest_stamps(found)
         if (store, queues, newest) != (self._store, self._queues, self._newest):
             self._changed_s = time.monotonic()
