@@ -73,7 +73,7 @@ class StreamSource(Closable):
             starts = snapshot.starts(self._request)
             group = self._request.start.group is not None
             topics = tuple({topic for topic, _ in starts}) if group else None
-            self._initial = StreamOffset(self._engine, {}, None, topics).moved(starts, snapshot).to_json()
+            self._initial = StreamOffset(self._engine, {}, topics).moved(starts, snapshot).to_json()
         return self._initial
 
     def latest(self, start: Json, limited: bool = True) -> Json:

@@ -20,23 +20,14 @@ DELETE = "start the query with a new checkpoint location"
 
 
 @dataclass(frozen=True)
-class Seal:
-    """Identifies the last message before `position` of a queue, with a text from the engine."""
-
-    key: QueueKey
-    position: int
-    text: str
-
-
-@dataclass(frozen=True)
 class StreamOffset:
-    """The position of a stream in each queue. `topics` is set if the start fixed them (`group:NAME`), `seals` if each
-    queue has a seal of its own. `first`: where the batch before began to read a queue that was new in it, if not at 0.
+    """The position of a stream in each queue. `topics` is set if the start fixed them (`group:NAME`). `seals` identify
+    the last message before each position. `first`: where the batch before began to read a queue that was new in it, if
+    not at 0.
     """
 
     engine: str
     positions: Mapping[QueueKey, int]
-    seal: Seal | None = None
     topics: tuple[str, ...] | None = None
     seals: Mapping[QueueKey, str] = field(default_factory=dict)
     first: Mapping[QueueKey, int] = field(default_factory=dict)
@@ -44,8 +35,6 @@ class StreamOffset:
     def to_json(self) -> dict[str, Any]:
         """The JSON object, its keys in canonical order."""
         found: dict[str, Any] = {"mqstore": VERSION, "engine": self.engine, "queues": _nested(self.positions)}
-        if self.seal is not None:
-            found["seal"] = [*self.seal.key, self.seal.position, self.seal.text]
         if self.seals:
             found["seals"] = _nested(self.seals)
         if self.topics is not None:
@@ -57,23 +46,19 @@ class StreamOffset:
     def moved(
         self, positions: Mapping[QueueKey, int], snapshot: StreamSnapshot, starts: Mapping[QueueKey, int] | None = None
     ) -> StreamOffset:
-        """The offset at other positions, with a new seal from the queue that advanced furthest. `starts`: where the
-        batch that ends there begins.
+        """The offset at other positions, with new seals. `starts`: where the batch that ends there begins, which is
+        before a position of this offset if a queue was written again.
         """
-        if positions == self.positions:
+        starts = starts or {}
+        new = {key: start for key, start in starts.items() if start and key not in self.positions}
+        moved = {
+            key: position for key, position in positions.items()
+            if not position == self.positions.get(key) == starts.get(key, position)
+        }  # fmt: skip
+        if not moved and positions == self.positions:
             return self
-        new = {key: start for key, start in (starts or {}).items() if start and key not in self.positions}
-        moved = {key: position for key, position in positions.items() if position != self.positions.get(key)}
-        kept = {key: text for key, text in self.seals.items() if key in positions}
-        return replace(self._resealed(positions, snapshot), seals={**kept, **snapshot.seals(moved)}, first=new)
-
-    def _resealed(self, positions: Mapping[QueueKey, int], snapshot: StreamSnapshot) -> StreamOffset:
-        steps = {key: position - self.positions.get(key, 0) for key, position in positions.items()}
-        for key in sorted(steps, key=lambda key: (-steps[key], key))[:8]:
-            text = snapshot.seal(key, positions[key]) if positions[key] else None
-            if text is not None:
-                return replace(self, positions=positions, seal=Seal(key, positions[key], text))
-        return replace(self, positions=positions)
+        kept = {key: text for key, text in self.seals.items() if positions.get(key, -1) >= self.positions.get(key, 0)}
+        return replace(self, positions=positions, seals={**kept, **snapshot.seals(moved)}, first=new)
 
 
 def from_json(noted: Any, engine: str, path: str) -> StreamOffset:
@@ -89,12 +74,8 @@ def from_json(noted: Any, engine: str, path: str) -> StreamOffset:
         positions = {key: _whole(position) for key, position in _flat(noted["queues"])}
         seals = {key: _seal_text(text) for key, text in _flat(noted.get("seals", {}))}
         first = {key: _whole(position) for key, position in _flat(noted.get("first", {}))}
-        seal = None
-        if "seal" in noted:
-            topic, queue_id, position, text = noted["seal"]
-            seal = Seal((topic, _whole(queue_id)), _whole(position), str(text))
         topics = tuple(noted["topics"]) if "topics" in noted else None
-        found = StreamOffset(noted["engine"], positions, seal, topics, seals, first)
+        found = StreamOffset(noted["engine"], positions, topics, seals, first)
     except (AttributeError, KeyError, TypeError, ValueError):
         raise CheckpointError(f"{path}: the offset in the checkpoint is damaged; {DELETE}") from None
     if found.engine != engine:
@@ -130,26 +111,16 @@ def _whole(value: Any) -> int:
 
 
 def check_store(offset: StreamOffset, snapshot: StreamSnapshot, path: str) -> None:
-    """Raises CheckpointError when a message that seals the offset is present, but is a different one. If each queue has
-    a seal, none of them holds: else a queue was declared again, see `resumed`.
+    """Raises CheckpointError when a message that seals a queue is present but a different one, and no other seal holds:
+    else that queue alone was made or written again, see `resumed`.
     """
     holds = {key: snapshot.holds(key, text) for key, text in offset.seals.items() if key in snapshot.positions}
     if False in holds.values() and True not in holds.values():
         key = next(key for key, held in holds.items() if held is False)
-        raise _of_another_store(path, key, offset.seals[key].partition(":")[0])
-    seal = offset.seal
-    if seal is None or seal.position > snapshot.positions.get(seal.key, (0, 0))[1]:
-        return
-    found = snapshot.seal(seal.key, seal.position)
-    if found is not None and found != seal.text:
-        raise _of_another_store(path, seal.key, str(seal.position - 1))
-
-
-def _of_another_store(path: str, key: QueueKey, number: str) -> CheckpointError:
-    return CheckpointError(
-        f"{path}: the checkpoint belongs to another store: message {number} of {key[0]}/{key[1]} is not the one that "
-        f"was read; read the store that it belongs to, or {DELETE}"
-    )
+        raise CheckpointError(
+            f"{path}: the checkpoint belongs to another store: message {offset.seals[key].partition(':')[0]} of "
+            f"{key[0]}/{key[1]} is not the one that was read; read the store that it belongs to, or {DELETE}"
+        )
 
 
 def resumed(

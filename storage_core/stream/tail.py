@@ -40,12 +40,10 @@ class StreamSnapshot(Snapshot):
     def fitting(self, key: QueueKey, start: int, stop: int, size: int) -> tuple[int, int]:
         """The position up to which the messages from `start` on have at most `size` bytes, and the bytes they have."""
 
-    @abstractmethod
-    def seal(self, key: QueueKey, position: int) -> str | None:
-        """What distinguishes the last message before a position from those of other stores; None if it is missing."""
-
     def seals(self, positions: Mapping[QueueKey, int]) -> dict[QueueKey, str]:
-        """A seal of each queue, if messages are removed one by one and no single one is sure to stay; else nothing."""
+        """What distinguishes the last message before each position from those of other stores: its number, a colon, a
+        text. Queues are left out whose message is missing.
+        """
         del positions
         return {}
 

@@ -11,7 +11,7 @@ from storage_core.stream.tail import StreamSnapshot
 
 
 class FixedSnapshot(StreamSnapshot):
-    """Queues with these positions and seals; each message has `size` bytes."""
+    """Queues with these positions, seals of the messages before some positions; each message has `size` bytes."""
 
     def __init__(
         self,
@@ -47,8 +47,14 @@ class FixedSnapshot(StreamSnapshot):
         more = max(0, min(stop - start, size // self._size))
         return start + more, more * self._size
 
-    def seal(self, key: QueueKey, position: int) -> str | None:
-        return self._seals.get((key, position))
+    def seals(self, positions: Mapping[QueueKey, int]) -> dict[QueueKey, str]:
+        found = {key: self._seals.get((key, position)) for key, position in positions.items()}
+        return {key: f"{positions[key] - 1}:{text}" for key, text in found.items() if text is not None}
+
+    def holds(self, key: QueueKey, seal: str) -> bool | None:
+        position = int(seal.partition(":")[0]) + 1
+        found = self.seals({key: position}).get(key) if position <= self._positions[key][1] else None
+        return None if found is None else found == seal
 
     def plan_ranges(self, request: ScanRequest, ranges: Mapping[QueueKey, tuple[int, int]]) -> list[ScanPartition]:
         raise NotImplementedError

@@ -9,16 +9,16 @@ import pytest
 
 from storage_core.errors import CheckpointError, DataLossError
 from storage_core.store import QueueKey
-from storage_core.stream.offsets import Seal, StreamOffset, check_store, from_json, resumed
+from storage_core.stream.offsets import StreamOffset, check_store, from_json, resumed
 from tests.stream.fixed_snapshot import FixedSnapshot
 
-OFFSET = StreamOffset("rocketmq", {("b", 10): 5, ("b", 9): 7, ("a", 0): 0}, Seal(("b", 9), 7, "x"), ("b", "a"))
+OFFSET = StreamOffset("rocketmq", {("b", 10): 5, ("b", 9): 7, ("a", 0): 0}, ("b", "a"), {("b", 9): "6:x"})
 
 
 def test_queues_stand_in_order() -> None:
     assert json.dumps(OFFSET.to_json()) == (
         '{"mqstore": 1, "engine": "rocketmq", "queues": {"a": {"0": 0}, "b": {"9": 7, "10": 5}}, '
-        '"seal": ["b", 9, 7, "x"], "topics": ["a", "b"]}'
+        '"seals": {"b": {"9": "6:x"}}, "topics": ["a", "b"]}'
     )
 
 
@@ -26,7 +26,7 @@ def test_what_was_written_is_read() -> None:
     found = from_json(json.loads(json.dumps(OFFSET.to_json())), "rocketmq", "/s")
     assert found.to_json() == OFFSET.to_json()
     assert found.positions == OFFSET.positions
-    assert found.seal == OFFSET.seal
+    assert found.seals == OFFSET.seals
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_what_was_written_is_read() -> None:
         ({"mqstore": 1, "engine": "rocketmq", "queues": {"a": {"x": 1}}}, "is damaged"),
         ({"mqstore": 1, "engine": "rocketmq", "queues": ["a"]}, "is damaged"),
         ({"mqstore": 1, "queues": {}}, "is damaged"),
-        ({"mqstore": 1, "engine": "rocketmq", "queues": {}, "seal": ["a", 0]}, "is damaged"),
+        ({"mqstore": 1, "engine": "rocketmq", "queues": {}, "seals": {"a": {"0": "x:1"}}}, "is damaged"),
     ],
 )
 def test_another_checkpoint_is_refused_in_one_line(noted: Any, text: str) -> None:
@@ -111,4 +111,4 @@ def test_an_offset_that_does_not_move_is_the_same() -> None:
     snapshot = FixedSnapshot({("a", 0): (0, 9)}, {(("a", 0), 4): "s"})
     assert OFFSET.moved(dict(OFFSET.positions), snapshot) is OFFSET
     moved = OFFSET.moved({("a", 0): 4}, snapshot)
-    assert moved.seal == Seal(("a", 0), 4, "s")
+    assert moved.seals == {("a", 0): "3:s"}

@@ -210,11 +210,6 @@ class VhostStreamSnapshot(VhostSnapshot, StreamSnapshot):
 
     # -- seals and lost positions
 
-    def seal(self, key: QueueKey, position: int) -> str | None:
-        """Returns None: a message may be removed at any time, so each queue has a seal of its own, see `seals`."""
-        del key, position
-        return None
-
     def seals(self, positions: Mapping[QueueKey, int]) -> dict[QueueKey, str]:
         """The sequence id and message id of the last message before each position; ``-1`` if there is none."""
         found = {}

@@ -101,11 +101,6 @@ class GrowingSnapshot(StreamQueuesSnapshot, StreamSnapshot):
 
     # -- seals and lost positions
 
-    def seal(self, key: QueueKey, position: int) -> str | None:
-        """Returns None: each stream has a seal of its own, see `seals`."""
-        del key, position
-        return None
-
     def seals(self, positions: Mapping[QueueKey, int]) -> dict[QueueKey, str]:
         """The offset before each position, and what identifies the chunk that has it; ``-1`` if there is none."""
         return {

@@ -13,15 +13,19 @@ import numpy as np
 
 from storage_core.errors import UnsupportedFormatError
 from storage_core.files.open_files import OpenFiles
+from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE
 from storage_core.rocketmq.disk.batch_queue import ends_of
 from storage_core.rocketmq.disk.record_reader import head_at
 from storage_core.rocketmq.read.selection import selected_queues
 from storage_core.rocketmq.read.snapshot import RocketSnapshot
+from storage_core.rocketmq.read.time_search import TimeSearch
 from storage_core.rocketmq.recovery.queue_ranges import ServedQueues
-from storage_core.store import EARLIEST, LATEST, OffsetBound, QueueKey, ScanPartition, ScanRequest
+from storage_core.store import EARLIEST, LATEST, OffsetBound, QueueInfo, QueueKey, ScanPartition, ScanRequest
 from storage_core.stream.tail import StreamSnapshot
 
 ENTRIES_AT_ONCE = 65_536
+MOST_HELD = 20_000
+"""How many seals are remembered as compared."""
 
 
 class RocketStreamSnapshot(RocketSnapshot, StreamSnapshot):
@@ -34,6 +38,7 @@ class RocketStreamSnapshot(RocketSnapshot, StreamSnapshot):
                 "read with option scan=log reads every message of the commit log without them"
             )
         super().__init__(served.listing, lambda: served, store_name)
+        self._held: dict[tuple[QueueKey, str], bool | None] = {}
 
     @cached_property
     def positions(self) -> Mapping[QueueKey, tuple[int, int]]:
@@ -114,16 +119,48 @@ class RocketStreamSnapshot(RocketSnapshot, StreamSnapshot):
         log, count = self.served.listing.log, sum(info.stop - info.start for info in self.served.infos)
         return max(1, (self.served.verdict.log_end - log.start) // max(1, count))
 
-    def seal(self, key: QueueKey, position: int) -> str | None:
-        """Address, size and store time of the record before the position, if a queue file lists it."""
-        bounds = self.served.verdict.queues.get(key)
-        start = self.positions.get(key, (position, position))[0]
-        if bounds is None or not start < position <= bounds.disk_stop:
-            return None
+    # -- seals and lost positions
+
+    def seals(self, positions: Mapping[QueueKey, int]) -> dict[QueueKey, str]:
+        """Offset, address, size and store time of the message before each position, if a queue file lists it."""
         with OpenFiles() as files:
-            entry = self.served.files_of(key).entries(files, position - 1, position)[0]
-            head = head_at(self.served.listing.log, files, int(entry["physical_offset"]))
-        return None if head is None else f"{int(entry['physical_offset'])}+{int(entry['size'])}@{head.store_ms}"
+            found = {key: self._sealed(key, position - 1, files) for key, position in positions.items()}
+        seals = {key: text for key, text in found.items() if text is not None}
+        if len(self._held) > MOST_HELD:
+            self._held.clear()
+        self._held.update(dict.fromkeys(seals.items(), True))
+        return seals
+
+    def _sealed(self, key: QueueKey, number: int, files: OpenFiles) -> str | None:
+        bounds = self.served.verdict.queues.get(key)
+        if bounds is None or not self.positions.get(key, (0, 0))[0] <= number < bounds.disk_stop:
+            return None
+        entry = self.served.files_of(key).entries(files, number, number + 1)[0]
+        address, size = int(entry["physical_offset"]), int(entry["size"])
+        head = None if size == BLANK_SIZE else head_at(self.served.listing.log, files, address)
+        return None if head is None else f"{number}:{address}+{size}@{head.store_ms}"
+
+    def holds(self, key: QueueKey, seal: str) -> bool | None:
+        """Whether the message in a seal has its offset still; None if it expired, or the queue ends before it."""
+        if (key, seal) not in self._held:
+            with OpenFiles() as files:
+                found = self._sealed(key, int(seal.partition(":")[0]), files)
+            self._held[key, seal] = None if found is None else found == seal
+        return self._held[key, seal]
+
+    def lost(self, key: QueueKey, position: int, seal: str | None) -> tuple[int, str]:
+        """Also detects a queue that was deleted, or cut by a broker's restart, and then written again: it continues
+        with its first message that was stored later than the one in the seal.
+        """
+        start, reason = super().lost(key, position, seal)
+        if reason or seal is None or self.holds(key, seal) is not False:
+            return start, reason
+        number, stored_ms = int(seal.partition(":")[0]), int(seal.rpartition("@")[2])
+        first, stop = self.positions[key]
+        with OpenFiles() as files:
+            search = TimeSearch(self.served, files)
+            (later,) = search.offsets_at([QueueInfo(*key, first, stop)], stored_ms + 1)
+        return min(later, number), f"was cut or made again and has other messages now, the checkpoint is at {position}"
 
     def plan_ranges(self, request: ScanRequest, ranges: Mapping[QueueKey, tuple[int, int]]) -> list[ScanPartition]:
         """Searches the ranges themselves for keys and ids: an index covers a whole store, a batch a sliver of it.
