@@ -134,3 +134,27 @@ def test_a_queue_that_is_shorter_goes_on_at_its_end(tmp_path: Path) -> None:
     append(root, "bbbb", "again")
     query.run()
     assert set(rows(root)) <= set(read(query))
+
+
+@pytest.mark.parametrize("count", [4, 10, 13])
+def test_a_topic_that_a_running_broker_deletes_and_makes_again(tmp_path: Path, count: int) -> None:
+    """4.9.3 removes the folders of its queues and leaves the topic's own, so no other folder changes."""
+    root, model = tmp_path / "store", tmp_path / "model"
+    append(root, "b" * 5 + "a" * 10, "first")
+    shutil.rmtree(root / ".mqstore")
+    shutil.copytree(root, model)
+    (root / "abort").touch()
+    query = started(root, failOnDataLoss="false")
+    append(model, "c" * count + "b", "again")
+    shutil.rmtree(root / "consumequeue" / "a" / "0")
+    shutil.copytree(model / "consumequeue" / "c" / "0", root / "consumequeue" / "a" / "0")
+    for name in ("commitlog", "consumequeue/b/0"):
+        for file in (model / name).iterdir():
+            target = root / name / file.name
+            with target.open("r+b" if target.exists() else "wb") as out:
+                out.write(file.read_bytes().replace(b"\1c", b"\1a"))  # a topic with its length
+    query.run()
+    assert queues(query.offsets[-1]) == {"a": count, "b": 6}
+    again = {row for row in read(query) if row[2].startswith(b"again")}
+    assert len(again) == (count if count >= 10 else 0) + 1, "a shorter queue goes on at its end"
+    assert len(read(query)) == 15 + len(again)

@@ -196,6 +196,27 @@ def test_files_and_topics_that_go(model: Path, tmp_path: Path) -> None:
         assert {key[0] for key in tail.look().positions} == {"b"}
 
 
+def test_a_queue_that_goes_and_leaves_its_topics_folder(model: Path, tmp_path: Path) -> None:
+    """As 4.9.3 deletes a topic: what stays is served on, and nothing of the queue is served as it was."""
+    live = GrowingStore(model, tmp_path / "live")
+    live.write(live.records[100]["physicalOffset"])
+    live.list(100)
+    with tail_of(live.root) as tail:
+        before = tail.settled()
+        seals = before.seals({key: stop for key, (_, stop) in before.positions.items()})
+        shutil.rmtree(live.root / "consumequeue" / "a" / "0")
+        fresh = type(before)(before.served, "fresh")
+        assert {key: fresh.holds(key, seal) for key, seal in seals.items()} == {
+            key: None if key == ("a", 0) else True for key in seals
+        }
+        live.write(live.records[140]["physicalOffset"])
+        after = tail.look()
+        assert after.positions.get(("a", 0), (0, 0)) == (0, 0)
+        assert {key: span for key, span in after.positions.items() if key != ("a", 0)} == {
+            key: span for key, span in before.positions.items() if key != ("a", 0)
+        }
+
+
 def test_a_store_that_is_replaced_is_seen(tmp_path: Path) -> None:
     root = tmp_path / "store"
     append(root, 30, 0)

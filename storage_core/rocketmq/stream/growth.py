@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from storage_core.errors import CorruptionError
 from storage_core.files import system
 from storage_core.files.file_chain import ChainFile
 from storage_core.files.open_files import OpenFiles
@@ -97,6 +99,16 @@ class Growth:
     def waits_since(self, seconds: float) -> bool:
         """Whether queues lack entries and have got none for `seconds`."""
         return bool(self.waiting) and time.monotonic() - self.since >= seconds
+
+    def lists_the_same(self, listing: Listing) -> bool:
+        """Whether the last known entry of each queue is still there: a topic may have been deleted and made again."""
+        with OpenFiles() as files, suppress(CorruptionError, FileNotFoundError):
+            return all(
+                bounds.last_physical_offset in (-1, listing.queues[key].last_physical_offset(files, bounds.disk_stop))
+                for key, bounds in self.served.verdict.queues.items()
+                if key in listing.queues
+            )
+        return False
 
     def grow(self, listing: Listing) -> None:
         """Reads what was added. `listing` may lack the newest files: they are looked up when needed."""

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from storage_core.errors import UnsupportedFormatError
+from storage_core.errors import CorruptionError, UnsupportedFormatError
 from storage_core.files.open_files import OpenFiles
 from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE
 from storage_core.rocketmq.disk.batch_queue import ends_of
@@ -135,9 +135,12 @@ class RocketStreamSnapshot(RocketSnapshot, StreamSnapshot):
         bounds = self.served.verdict.queues.get(key)
         if bounds is None or not self.positions.get(key, (0, 0))[0] <= number < bounds.disk_stop:
             return None
-        entry = self.served.files_of(key).entries(files, number, number + 1)[0]
-        address, size = int(entry["physical_offset"]), int(entry["size"])
-        head = None if size == BLANK_SIZE else head_at(self.served.listing.log, files, address)
+        try:
+            entry = self.served.files_of(key).entries(files, number, number + 1)[0]
+            address, size = int(entry["physical_offset"]), int(entry["size"])
+            head = None if size == BLANK_SIZE else head_at(self.served.listing.log, files, address)
+        except (CorruptionError, FileNotFoundError):  # deleted a moment ago
+            return None
         return None if head is None else f"{number}:{address}+{size}@{head.store_ms}"
 
     def holds(self, key: QueueKey, seal: str) -> bool | None:

@@ -47,6 +47,7 @@ class RocketTail(Tail):
         self._root, self._folders, self._rules, self._name = root, folders, rules, name
         self._recovered = recovered
         self._stamps: list[tuple[str, Stamp]] = []
+        self._topics: dict[str, Stamp] = {}
         self._next: tuple[int, int, bytes] | None = None
         self._watched = -1
         self._growth: Growth | None = None
@@ -148,13 +149,16 @@ class RocketTail(Tail):
         running = any(stamps[abort := os.path.join(self._root, paths.ABORT)])
         known = dict(self._stamps)
         if running and self._growth is not None and known.get(abort) == stamps[abort]:
-            if not self._growth.waits_since(HOLD_S):
-                try:
-                    self._growth.grow(self._relisted(self._growth.served.listing, stamps))
+            if self._growth.waits_since(HOLD_S):
+                return self._accepted()
+            try:
+                listing = self._relisted(self._growth.served.listing, stamps)
+                before_topics, self._topics = self._topics, self._topic_stamps(listing)
+                if self._topics == before_topics or self._growth.lists_the_same(listing):
+                    self._growth.grow(listing)
                     return self._growth.served
-                except (CorruptionError, FileNotFoundError):
-                    pass  # files were removed while they were read: run recovery again
-            return self._accepted()
+            except (CorruptionError, FileNotFoundError):
+                return self._accepted()  # files were removed while they were read
         served = self._recovered().served
         self._growth = Growth.of(served, self._folders) if running else None
         return served if self._growth is None else self._growth.served
@@ -188,6 +192,11 @@ class RocketTail(Tail):
                 changed.add(key)
         verdict = Verdict(rules, listing.log.start, ends.log_end, queues, entries_per_file=ends.queue_entries)
         return served_queues(listing, verdict) if before is None else served_after(before, listing, verdict, changed)
+
+    def _topic_stamps(self, listing: Listing) -> dict[str, Stamp]:
+        """The stamps of the folders of topics, which change when a queue is deleted or made."""
+        folder = os.path.join(self._root, paths.CONSUME_QUEUE)
+        return {topic: system.stamp(f"{folder}/{topic}") for topic in {key[0] for key in listing.queues}}
 
     def _relisted(self, listing: Listing, stamps: dict[str, Stamp]) -> Listing:
         """The listing, with log files listed again if their folder changed, and without deleted topics."""
