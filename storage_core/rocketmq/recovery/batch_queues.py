@@ -30,8 +30,8 @@ from storage_core.rocketmq.disk.batch_queue import (
     ends_of,
 )
 from storage_core.rocketmq.disk.commit_log import RecordRun
-from storage_core.rocketmq.disk.config_files import batch_topics, compacted_topics
 from storage_core.rocketmq.disk.directory import Listing
+from storage_core.rocketmq.recovery.directory_cache import stated_topics
 from storage_core.rocketmq.recovery.dispatch import has_entry, queue_keys
 from storage_core.rocketmq.recovery.light_queues import QUEUE_OFFSET
 from storage_core.rocketmq.recovery.queue_scan import QUEUE_FILES_SCANNED
@@ -97,13 +97,15 @@ def _numbers(texts: pa.StringArray) -> Positions:
 class BatchDispatcher:
     """Feeds records to batch queues while a store is recovered; 4.9 does not support them.
 
-    `listed`: the address of the last record that each queue's files list, -1 if there is none.
+    `listed`: the address of the last record that each queue's files list, -1 if there is none. `stated`: the batch
+    topics of topics.json; None while they did not matter.
     """
 
     def __init__(self, listing: Listing, files: OpenFiles, rules: Rules) -> None:
         self.tails: dict[QueueKey, BatchTail] = {}
         self._root = listing.root
-        self._known: frozenset[str] | None = frozenset() if rules is Rules.V4 else None
+        self._rules = rules
+        self.stated: frozenset[str] | None = None
         self.listed: dict[QueueKey, int] = {}
         if rules is not Rules.V4:
             for key, chain in listing.batch_queues.items():
@@ -128,9 +130,11 @@ class BatchDispatcher:
         """Whether messages of a topic go to batch queues; called for a topic that has no consume queue yet."""
         if topic in self._topics:
             return True
-        if self._known is None:
-            self._known = batch_topics(self._root)
-        if topic in self._known:
+        if self._rules is Rules.V4:
+            return False
+        if self.stated is None:
+            self.stated = stated_topics(self._root).batched
+        if topic in self.stated:
             self._topics.add(topic)
         return topic in self._topics
 
@@ -170,10 +174,19 @@ def _last_physical_offset(queue: BatchQueue, files: OpenFiles) -> int:
     return -1
 
 
-def served_batched(listing: Listing, verdict: Verdict, files: OpenFiles) -> dict[QueueKey, BatchQueue]:
+def served_compacted(listing: Listing, verdict: Verdict) -> frozenset[str]:
+    """The topics that topics.json states to be compacted, if a broker would serve them from `compaction/`."""
+    if verdict.rules is Rules.V4 or not listing.has_compaction:
+        return frozenset()
+    return stated_topics(listing.root).compacted
+
+
+def served_batched(
+    listing: Listing, verdict: Verdict, compacted: Collection[str], files: OpenFiles
+) -> dict[QueueKey, BatchQueue]:
     """The batch queues, and those of compacted topics: NO_FILES for one without files in `compaction/`, of which a
     broker serves only what a start dispatches to it, UNSERVED for one whose first file of entries has none, of which
-    a pull finds nothing. Their files are listed by this call.
+    a pull finds nothing. Their files are listed by this call. `compacted` are the topics of `served_compacted`.
 
     4.9 supports neither, and without `compaction/` a compacted topic is read from its consume queues.
     """
@@ -185,12 +198,10 @@ def served_batched(listing: Listing, verdict: Verdict, files: OpenFiles) -> dict
         found = {
             key: _retained_files(listing.log, chain, verdict.log_end, files) for key, chain in sorted(chains.items())
         }
-    if listing.has_compaction:
-        topics = compacted_topics(listing.root)
-        found |= {key: NO_FILES for key in verdict.queues if key[0] in topics}
-        for topic in topics:
-            for key, queue in compacted_queues(listing.root, topic).items():
-                found[key] = UNSERVED if queue.begins_empty(files) else queue
+    found |= {key: NO_FILES for key in verdict.queues if key[0] in compacted}
+    for topic in compacted:
+        for key, queue in compacted_queues(listing.root, topic).items():
+            found[key] = UNSERVED if queue.begins_empty(files) else queue
     return found
 
 
@@ -230,7 +241,7 @@ def awaits_start(listing: Listing, verdict: Verdict) -> list[str]:
     with OpenFiles() as files:
         topics = {
             key[0]
-            for key, queue in served_batched(listing, verdict, files).items()
+            for key, queue in served_batched(listing, verdict, served_compacted(listing, verdict), files).items()
             if queue.is_compacted
             and queue is not UNSERVED
             and (bounds := verdict.queues.get(key)) is not None

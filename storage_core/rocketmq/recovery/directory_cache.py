@@ -1,4 +1,4 @@
-"""Caches the listing of a store's directory until the stat of a file or folder changes.
+"""Caches the listing of a store's directory, and what topics.json states, until the stat of a file or folder changes.
 
 Listing a store opens every folder; checking the cache takes one stat per name. Changes of file content are not seen
 here: a broker writes through memory maps, which `recovery_cache` deals with.
@@ -16,6 +16,7 @@ from storage_core.files import system
 from storage_core.files.small_file import names_in
 from storage_core.files.stamp import Stamp
 from storage_core.formats.rocketmq import paths
+from storage_core.rocketmq.disk.config_files import batch_topics, compacted_topics
 from storage_core.rocketmq.disk.directory import MARKS, Listing, list_store, log_folders, with_checkpoint
 
 MOST_STORES = 64
@@ -33,7 +34,16 @@ class _CachedListing:
     stamps: Stamps = ()
 
 
+@dataclass(frozen=True)
+class StatedTopics:
+    """The topics of topics.json that a 5.x broker keeps in batch queues, and those that it compacts."""
+
+    batched: frozenset[str]
+    compacted: frozenset[str]
+
+
 _cache: OrderedDict[tuple[str, tuple[str, ...]], _CachedListing] = OrderedDict()
+_stated: OrderedDict[str, tuple[Stamps, StatedTopics]] = OrderedDict()
 
 
 def cached_listing(root: str, commit_log_paths: Sequence[str] = ()) -> Listing:
@@ -53,6 +63,19 @@ def cached_listing(root: str, commit_log_paths: Sequence[str] = ()) -> Listing:
     while len(_cache) > MOST_STORES:
         _cache.popitem(last=False)
     return fresh.listing
+
+
+def stated_topics(root: str) -> StatedTopics:
+    """The types of topics; topics.json is not read again while it and its `.bak` have the same stamps."""
+    known = _stated.pop(root, None)
+    if known is None or not known[0] or not system.unchanged(known[0]):
+        path = os.path.join(root, paths.CONFIG, "topics.json")
+        stamps = [(each, system.stamp(each)) for each in (path, f"{path}.bak")]
+        known = _settled(stamps), StatedTopics(batch_topics(root), compacted_topics(root))
+    _stated[root] = known
+    while len(_stated) > MOST_STORES:
+        _stated.popitem(last=False)
+    return known[1]
 
 
 def is_settled(stamp: Stamp) -> bool:

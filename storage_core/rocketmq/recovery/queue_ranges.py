@@ -16,7 +16,7 @@ from storage_core.formats.rocketmq.consumequeue import BLANK_SIZE
 from storage_core.rocketmq.disk.batch_queue import BatchQueue
 from storage_core.rocketmq.disk.consume_queue import ConsumeQueue
 from storage_core.rocketmq.disk.directory import Listing
-from storage_core.rocketmq.recovery.batch_queues import batched_infos, served_batched
+from storage_core.rocketmq.recovery.batch_queues import batched_infos, served_batched, served_compacted
 from storage_core.rocketmq.recovery.verdict import QueueVerdict, Rules, Verdict
 from storage_core.store import QueueInfo, QueueKey
 
@@ -25,7 +25,8 @@ from storage_core.store import QueueInfo, QueueKey
 class ServedQueues:
     """What a store serves: its files, the recovery verdict, the queues that have an entry, and all topics; sorted.
 
-    `batched` are the queues whose entries a broker does not keep in a consume queue.
+    `batched` are the queues whose entries a broker does not keep in a consume queue, `compacted` the topics that it
+    serves from `compaction/`.
     """
 
     listing: Listing
@@ -33,10 +34,12 @@ class ServedQueues:
     infos: tuple[QueueInfo, ...]
     topics: tuple[str, ...]
     batched: Mapping[QueueKey, BatchQueue]
+    compacted: frozenset[str]
 
     def are_of(self, listing: Listing, verdict: Verdict) -> bool:
-        """Whether these are the queues of the same listing and verdict objects."""
-        return self.listing is listing and self.verdict is verdict
+        """Whether these are the queues of the same listing and verdict objects, and of topics of the same types."""
+        is_same = self.listing is listing and self.verdict is verdict
+        return is_same and self.compacted == served_compacted(listing, verdict)
 
     def files_of(self, key: QueueKey) -> ConsumeQueue:
         """The files of a queue; no files if only the log has its entries."""
@@ -51,13 +54,14 @@ def served_queues(listing: Listing, verdict: Verdict) -> ServedQueues:
         key, bounds = found
         return QueueInfo(*key, _first_readable(listing, verdict, key, bounds, files), bounds.stop)
 
+    compacted = served_compacted(listing, verdict)
     with OpenFiles() as files:
-        batched = served_batched(listing, verdict, files)
+        batched = served_batched(listing, verdict, compacted, files)
         filled = [
             (key, bounds) for key, bounds in sorted(verdict.queues.items()) if bounds.stop > 0 and key not in batched
         ]
         infos = list(side_by_side(info, filled, files, listing.root))
-        return _served(listing, verdict, infos, batched, files)
+        return _served(listing, verdict, infos, batched, compacted, files)
 
 
 def served_after(
@@ -69,8 +73,9 @@ def served_after(
     same_start = verdict.log_start == before.verdict.log_start
     known = {(info.topic, info.queue_id): info for info in before.infos}
     infos = []
+    compacted = served_compacted(listing, verdict)
     with OpenFiles() as files:
-        batched = served_batched(listing, verdict, files)
+        batched = served_batched(listing, verdict, compacted, files)
         for key, bounds in sorted(verdict.queues.items()):
             info = known.get(key)
             if key in batched:
@@ -81,7 +86,7 @@ def served_after(
                 infos.append(QueueInfo(*key, info.start, bounds.stop))
             elif bounds.stop > 0:
                 infos.append(QueueInfo(*key, _first_readable(listing, verdict, key, bounds, files), bounds.stop))
-        return _served(listing, verdict, infos, batched, files)
+        return _served(listing, verdict, infos, batched, compacted, files)
 
 
 def _served(
@@ -89,13 +94,14 @@ def _served(
     verdict: Verdict,
     infos: list[QueueInfo],
     batched: Mapping[QueueKey, BatchQueue],
+    compacted: frozenset[str],
     files: OpenFiles,
 ) -> ServedQueues:
     if batched:
         infos = [*infos, *batched_infos(listing, verdict, batched, files)]
         infos.sort(key=lambda info: (info.topic, info.queue_id))
     topics = sorted({topic for topic, _ in verdict.queues.keys() | batched.keys()})
-    return ServedQueues(listing, verdict, tuple(infos), tuple(topics), batched)
+    return ServedQueues(listing, verdict, tuple(infos), tuple(topics), batched, compacted)
 
 
 def _first_readable(listing: Listing, verdict: Verdict, key: QueueKey, bounds: QueueVerdict, files: OpenFiles) -> int:

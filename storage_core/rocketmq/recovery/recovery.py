@@ -161,7 +161,7 @@ def _recover_log(run: _Simulation, overall: int) -> Verdict:
     return Verdict(
         run.rules, listing.log.start, run.log_end, queues, tuple(run.replays), run.reason, entries_per_file,
         (0, 0) if ledger is None else _unlisted(run, ledger), run.batches.tails, run.batches.topics, run.batches.listed,
-        run.seen if run.seen.count <= MOST_CACHED_ADDRESSES else NOTHING_SCANNED,
+        run.batches.stated, run.seen if run.seen.count <= MOST_CACHED_ADDRESSES else NOTHING_SCANNED,
     )  # fmt: skip
 
 

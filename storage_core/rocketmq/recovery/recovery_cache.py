@@ -22,6 +22,7 @@ from storage_core.formats.rocketmq.message import BLANK
 from storage_core.rocketmq.disk.directory import Listing
 from storage_core.rocketmq.disk.ledger import header_size
 from storage_core.rocketmq.recovery import verdict_file
+from storage_core.rocketmq.recovery.directory_cache import stated_topics
 from storage_core.rocketmq.recovery.recovery import recover
 from storage_core.rocketmq.recovery.verdict import Rules, Verdict
 
@@ -58,14 +59,14 @@ def cached_verdict(listing: Listing, rules: Rules | None) -> Verdict:
     key = (listing.root, log_folder, rules)
     cached = _cache.get(key)
     known = None
-    if cached is not None:
+    if cached is not None and _has_same_types(cached.verdict, listing):
         before_end, after_end = _around_end(listing, cached.verdict)
         if before_end == cached.before_end and _has_same_files(cached, listing) and after_end == cached.after_end:
             _cache.move_to_end(key)
             return cached.verdict
         if before_end == cached.before_end and after_end != cached.after_end and _only_grew(cached, listing):
             known = cached.verdict
-    elif (saved := _load_saved(listing, rules)) is not None:
+    elif cached is None and (saved := _load_saved(listing, rules)) is not None:
         return _remember(key, saved)
     began = time.monotonic()
     verdict = recover(listing, rules, known)
@@ -88,7 +89,7 @@ def _remember(key: tuple[str, str, Rules | None], found: _CachedVerdict) -> Verd
 def _load_saved(listing: Listing, rules: Rules | None) -> _CachedVerdict | None:
     """What another process found out about the same files, if the bytes around the end are also the same."""
     saved = verdict_file.load(listing, rules)
-    if saved is None:
+    if saved is None or not _has_same_types(saved.verdict, listing):
         return None
     before_end, after_end = _around_end(listing, saved.verdict)
     if verdict_file.digest_of((before_end, after_end)) != saved.around_end:
@@ -98,6 +99,12 @@ def _load_saved(listing: Listing, rules: Rules | None) -> _CachedVerdict | None:
 
 def _has_same_files(cached: _CachedVerdict, listing: Listing) -> bool:
     return cached.listing is listing or cached.listing.signature == listing.signature
+
+
+def _has_same_types(verdict: Verdict, listing: Listing) -> bool:
+    """Whether topics.json still states the same batch topics, or recovery did not depend on them."""
+    stated = verdict.stated_batch_topics
+    return stated is None or stated == stated_topics(listing.root).batched
 
 
 def _only_grew(cached: _CachedVerdict, listing: Listing) -> bool:

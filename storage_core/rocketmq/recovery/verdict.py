@@ -74,7 +74,8 @@ class Verdict:
     `replays` are the parts of the log that are dispatched again, in dispatch order. `reason` states why the log ends at
     `log_end`. Messages of the log between the addresses `unlisted` are no longer in any queue, because a broker start
     removes them (rocketmq.md 2.11). `batches` are the parts of batch queues that only the log has, `listed_batches` the
-    address of the last record that each batch queue lists; their topics are `batch_topics`. `seen` are the addresses of
+    address of the last record that each batch queue lists; their topics are `batch_topics`. `stated_batch_topics` are
+    those of topics.json if recovery depended on them, else None. `seen` are the addresses of
     entries that recovery has read, so that a plan need not read them again.
     """
 
@@ -89,6 +90,7 @@ class Verdict:
     batches: Mapping[QueueKey, BatchTail] = field(default_factory=dict)
     batch_topics: frozenset[str] = frozenset()
     listed_batches: Mapping[QueueKey, int] = field(default_factory=dict)
+    stated_batch_topics: frozenset[str] | None = None
     seen: ScannedEntries = field(default=NOTHING_SCANNED, compare=False, repr=False)
 
     def is_batched(self, key: QueueKey) -> bool:

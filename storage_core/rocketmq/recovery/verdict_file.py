@@ -155,6 +155,7 @@ def _as_json(verdict: Verdict) -> dict[str, Any]:
         ],
         "batches": [[*key, *vars(tail).values()] for key, tail in verdict.batches.items()],
         "batch_topics": sorted(verdict.batch_topics),
+        "stated_batch_topics": None if verdict.stated_batch_topics is None else sorted(verdict.stated_batch_topics),
         "listed_batches": [[*key, address] for key, address in verdict.listed_batches.items()],
     }
 
@@ -185,8 +186,10 @@ def _verdict(content: Mapping[str, Any]) -> Verdict:
         for start, stop, tails, void in content["replays"]
     )
     batches = {(topic, queue_id): BatchTail(*tail) for topic, queue_id, *tail in content["batches"]}
+    stated = content["stated_batch_topics"]
     return Verdict(
         Rules(content["rules"]), log_start, log_end, queues, replays, Stop(reason), entries_per_file, (first, stop),
         batches, frozenset(content["batch_topics"]),
         {(topic, queue_id): address for topic, queue_id, address in content["listed_batches"]},
+        None if stated is None else frozenset(stated),
     )  # fmt: skip

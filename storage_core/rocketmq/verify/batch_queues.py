@@ -67,8 +67,8 @@ def _unlisted(subject: Subject) -> Iterator[Finding]:
         return
     found: dict[QueueKey, list[tuple[int, int]]] = {}
     with OpenFiles() as files:
-        queues = served_batched(subject.listing, verdict, files)
-        listed = {key: addresses(queue, files) for key, queue in queues.items() if not queue.is_compacted}
+        queues = served_batched(subject.listing, verdict, (), files)
+        listed = {key: addresses(queue, files) for key, queue in queues.items()}
         for run in dispatched_records(log, files, log.start, verdict.log_end, verdict.rules):
             if (entries := batch_entries(run, topics)) is None:
                 continue
