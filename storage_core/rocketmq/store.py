@@ -87,9 +87,10 @@ class RocketStore(FollowedStore):
             jobs, listing = after, self._listing(after)
             verdict = cached_verdict(listing, self._rules)
         # A broker may compact a queue without changing anything else.
-        if self._served is None or self._served.batched or not self._served.are_of(listing, verdict):
-            self._served = served_queues(listing, verdict)
-        return self._served
+        served = self._served  # another thread may replace it
+        if served is None or served.batched or not served.are_of(listing, verdict):
+            self._served = served = served_queues(listing, verdict)
+        return served
 
     def state(self) -> StoreState:
         """Whether a broker runs, whether the last one stopped cleanly, and what the next one would cut."""

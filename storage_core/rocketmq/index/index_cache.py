@@ -39,16 +39,20 @@ def cached_index(
     state = (tuple(file.stamp.identity for file in log.files), files_now, log_start, log_end)
     known = _indexes.get(root)
     if known is not None and known[0] == state:
-        _indexes.move_to_end(root)
-        return known[1]
+        return _remember(root, known)
     with OpenFiles() as files:
         index = open_index(root, log, log_start, log_end, files, noted_geometry(root), hashes)
         if is_local:
             index = replace(index, left=tuple(uncovered(list(index.covered), log, files, log_start, log_end)))
-    _indexes[root] = (state, index)
+    return _remember(root, (state, index))
+
+
+def _remember(root: str, found: tuple[_State, Index]) -> Index:
+    _indexes.pop(root, None)  # another thread may have dropped it
+    _indexes[root] = found
     while len(_indexes) > MOST_STORES:
         _indexes.popitem(last=False)
-    return index
+    return found[1]
 
 
 def _head(path: str) -> tuple[Stamp, bytes]:

@@ -62,8 +62,7 @@ def cached_verdict(listing: Listing, rules: Rules | None) -> Verdict:
     if cached is not None and _has_same_types(cached.verdict, listing):
         before_end, after_end = _around_end(listing, cached.verdict)
         if before_end == cached.before_end and _has_same_files(cached, listing) and after_end == cached.after_end:
-            _cache.move_to_end(key)
-            return cached.verdict
+            return _remember(key, cached)
         if before_end == cached.before_end and after_end != cached.after_end and _only_grew(cached, listing):
             known = cached.verdict
     elif cached is None and (saved := _load_saved(listing, rules)) is not None:
@@ -80,6 +79,7 @@ def cached_verdict(listing: Listing, rules: Rules | None) -> Verdict:
 
 
 def _remember(key: tuple[str, str, Rules | None], found: _CachedVerdict) -> Verdict:
+    _cache.pop(key, None)  # another thread may have dropped it
     _cache[key] = found
     while len(_cache) > MOST_STORES:
         _cache.popitem(last=False)
