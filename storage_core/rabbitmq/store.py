@@ -62,17 +62,20 @@ class VhostStore(FollowedStore):
         self._closed = False
         self._read_identity()
 
-    def _read_identity(self) -> None:
-        """Reads vhost name and segment entry count from the directory, or for a new store from the options."""
+    def _read_identity(self) -> bool:
+        """Reads vhost name and segment entry count from the directory, or for a new store from the options; returns
+        whether it is new. Another directory may have taken the place of the one that was opened.
+        """
         vhost = self._vhost_option
         if self._is_new():
             self.segment_entry_count = self.settings.queue_index_segment_entry_count
             self.vhost = vhost or "/"
-            return
+            return True
         self.segment_entry_count = entry_count(self.path)
         self.vhost = vhost_name(self.path).decode("utf-8", "replace")
         if vhost is not None and vhost != self.vhost:
             raise OptionError("vhost", vhost, f"{self.path} is the store of the vhost {self.vhost}")
+        return False
 
     def _is_new(self) -> bool:
         """Whether the directory holds nothing yet, or only the first files of an unfinished write.
@@ -99,7 +102,7 @@ class VhostStore(FollowedStore):
     def snapshot(self) -> VhostSnapshot:
         """What a node would serve from the directory as it is now."""
         self._check_open()
-        if self._is_new():
+        if self._read_identity():
             raise StoreNotFoundError(f"{self.path}: there is no store yet; write to it first")
         return VhostSnapshot(self.path, self.name, self.vhost, self.segment_entry_count, self._recovery != "none")
 
@@ -108,7 +111,7 @@ class VhostStore(FollowedStore):
         self._check_open()
         if self._recovery == "none":
             raise OptionError("recovery", "none", "a stream follows what a node serves; leave the option out")
-        if self._is_new():
+        if self._read_identity():
             raise StoreNotFoundError(f"{self.path}: there is no store yet; write to it first")
         return VhostTail(VhostFacts(self.path, self.name, self.vhost, self.segment_entry_count, True), names)
 
@@ -175,6 +178,7 @@ class VhostStore(FollowedStore):
         `priority` selects one of the queues behind it.
         """
         self._check_open()
+        self._read_identity()
         facts = (self.settings, self.vhost, durable, lock_timeout_s)
         return open_queue(self.path, name, *facts, priority, max_priority)
 
@@ -187,8 +191,7 @@ class VhostStore(FollowedStore):
         self._check_open()
         if pending_intent(self.path) is not None:
             finish_unfinished(self.path, WriteOptions.parsed(options, {}).lock_timeout_s)
-            self._read_identity()
-        snapshot = None if self._is_new() else self.snapshot()
+        snapshot = None if self._read_identity() else self.snapshot()
         parsed = WriteOptions.parsed(options, {} if snapshot is None else declared.priorities(snapshot))
         if snapshot is not None:
             check_writable(self.path, self.segment_entry_count)
