@@ -98,7 +98,8 @@ class Remote:
             self._pinned.clear()
 
     def _tree(self, path: str) -> Tree | None:
-        return next((tree for tree, _ in self._trees.values() if tree.covers(path)), None)
+        listed = list(self._trees.values())  # another thread may list a store meanwhile
+        return next((tree for tree, _ in listed if tree.covers(path)), None)
 
     def _listing(self, folder: str) -> Tree:
         """A listing that has the names of a folder; one of this folder alone if no `look` covered it."""
