@@ -6,8 +6,10 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -185,6 +187,25 @@ def test_a_young_store_is_not_kept(tmp_path: Path, kept: Path, monkeypatch: pyte
     monkeypatch.setattr(verdict_file, "SETTLED_NS", 10**12)
     fresh_verdict(crashed_store(tmp_path / "store", 90, 300))
     assert not kept.exists()
+
+
+@pytest.mark.parametrize("young", ["commitlog/*", "consumequeue/*/*/*", "batchconsumequeue/*/*/*"])
+def test_a_store_of_one_young_file_is_not_kept(
+    tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch, young: str
+) -> None:
+    store = unpack("killed-5.3.3", tmp_path, "rocketmq/batched")
+    newest_ns = max(path.stat().st_ctime_ns for path in store.rglob("*"))
+    monkeypatch.setattr(verdict_file, "SETTLED_NS", 0)
+    monkeypatch.setattr(verdict_file, "time", SimpleNamespace(time_ns=lambda: newest_ns))
+    time.sleep(0.02)
+    path = min(store.glob(young))
+    path.touch()
+    assert path.stat().st_ctime_ns > newest_ns
+    fresh_verdict(store)
+    assert not kept.exists()
+    newest_ns = path.stat().st_ctime_ns
+    fresh_verdict(store)
+    assert list(kept.iterdir())
 
 
 def test_old_files_go(tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:

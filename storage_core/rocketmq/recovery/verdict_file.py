@@ -121,7 +121,7 @@ def _code() -> Iterator[tuple[str, Stamp]]:
 
 def _is_settled(listing: Listing) -> bool:
     newest_ns = time.time_ns() - SETTLED_NS
-    chains = [listing.log, *(queue.chain for queue in listing.queues.values())]
+    chains = [listing.log, *(queue.chain for queue in listing.queues.values()), *listing.batch_queues.values()]
     return all(max(file.stamp.mtime_ns, file.stamp.ctime_ns) <= newest_ns for chain in chains for file in chain.files)
 
 
