@@ -40,7 +40,7 @@ demo: $(VENV)/.ready-demo ## read a real RocketMQ store as a table, with a plot,
 test: $(VENV)/.ready-test $(VENV_42)/.ready-test ## every test but the real ones, on PySpark 4.3, and the connector's on 4.2
 	@echo "mqstore: all tests, PySpark 4.3, seed $(SEED)"
 	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) $(RUN) -m pytest $(TWO_PROCESSES)
-	@echo "mqstore: what differs between versions of Spark, PySpark 4.2, with the compiled loops"
+	@echo "mqstore: what differs between versions of Spark, PySpark 4.2, the oldest PyArrow, with the compiled loops"
 	@$(WITH_JAVA) MQSTORE_SEED=$(SEED) MQSTORE_COMPILED=always PYSPARK_PYTHON="$(CURDIR)/$(RUN_42)" \
 		$(RUN_42) -m pytest $(TWO_PROCESSES) $(DIFFERS)
 
@@ -120,5 +120,5 @@ $(VENV)/.ready-docs: $(NEEDS)
 	@touch $@
 
 $(VENV_42)/.ready-test: $(NEEDS)
-	$(environment) $(VENV_42) spark,test "pyspark == 4.2.*"
+	$(environment) $(VENV_42) spark,test "pyspark == 4.2.*" "pyarrow == 18.*"
 	@touch $@
