@@ -104,8 +104,8 @@ def opened(path: str, engine: str | None = None, vhosts: Sequence[str] | None = 
     Raises StoreNotFoundError, UnsupportedFormatError, OptionError.
     """
     found: list[Store] = []
-    access = {name: text for name, text in (options or {}).items() if name.startswith(STORAGE)}
-    paths = find_stores(path, engine, **access)
+    place = {name: text for name, text in (options or {}).items() if name.startswith((STORAGE, "commitLogPath"))}
+    paths = find_stores(path, engine, **place)
     bad = 0
     try:
         for directory in paths:

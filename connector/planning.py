@@ -56,7 +56,7 @@ class Load(Closable):
             {
                 found
                 for path in paths
-                for found in storage_core.find_stores(path, options.engine, **dict(options.storage))
+                for found in storage_core.find_stores(path, options.engine, **options.place_options)
             }
         )
         if len(directories) > 1 and options.commit_log_path:
@@ -325,9 +325,9 @@ def _union(schemas: Sequence[pa.Schema]) -> pa.Schema:
 
 def _opened(directory: str, options: ReadOptions) -> Store:
     """Opens the store in a directory. Options that its engine does not support are refused before any is passed."""
-    plain = storage_core.open_store(directory, options.engine, **dict(options.storage))
+    plain = storage_core.open_store(directory, options.engine, **options.place_options)
     check_engine(options.of_one_engine, plain.engine, directory)
-    if not options.store_options.keys() - dict(options.storage).keys():
+    if not options.store_options.keys() - options.place_options.keys():
         return plain
     with plain:
         return storage_core.open_store(directory, options.engine, **options.store_options)

@@ -79,9 +79,9 @@ def write_options(raw: Mapping[str, str]) -> WriteOptions:
 
 
 def split_settings(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The options of a write that `open_store` takes, and those that `begin_job` takes."""
-    store = {name: text for name, text in given.items() if name.lower() in _STORE_SETTINGS}
-    return store, {name: text for name, text in given.items() if name not in store}
+    """The options of a write that `open_store` takes, and those that `begin_job` takes; both take `commitLogPath`."""
+    store = {name: text for name, text in given.items() if name.lower() in _STORE_SETTINGS | {"commitlogpath"}}
+    return store, {name: text for name, text in given.items() if name.lower() not in _STORE_SETTINGS}
 
 
 def _why(lower: str) -> str:

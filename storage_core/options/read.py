@@ -148,16 +148,20 @@ class ReadOptions:
         return self.request.columns
 
     @property
+    def place_options(self) -> dict[str, str]:
+        """The options for `find_stores`: those that say where the files are, and how they are reached."""
+        log = {"commitLogPath": ",".join(self.commit_log_path)} if self.commit_log_path else {}
+        return {**log, **dict(self.storage)}
+
+    @property
     def store_options(self) -> dict[str, str]:
         """The options for `open_store` besides the path and the engine, without those that have their default."""
         found = {} if self.recovery == "auto" else {"recovery": self.recovery}
-        if self.commit_log_path:
-            found["commitLogPath"] = ",".join(self.commit_log_path)
         if self.commit != "end":
             found["commit"] = self.commit
         if self.as_of_ms is not None:
             found["asOf"] = str(self.as_of_ms)
-        return {**found, **dict(self.storage)}
+        return {**found, **self.place_options}
 
 
 def check_engine(options: Sequence[tuple[str, str, str]], engine: str, path: str) -> None:

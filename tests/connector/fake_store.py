@@ -151,7 +151,7 @@ def door(stores: Sequence[FakeStore]):
     """`find_stores` and `open_store` for `stores`: a path finds the stores at it and below it."""
     by_path = {store.path: store for store in stores}
 
-    def find_stores(path: str, engine: str | None = None) -> list[str]:
+    def find_stores(path: str, engine: str | None = None, **options: Any) -> list[str]:
         return [found for found in by_path if found == path or found.startswith(path.rstrip(os.sep) + os.sep)]
 
     def open_store(path: str, engine: str | None = None, **options: Any) -> FakeStore:

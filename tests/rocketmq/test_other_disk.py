@@ -10,9 +10,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from connector.batch_writer import store_to_write
+from connector.planning import Load
 from storage_core import find_stores, open_store
 from storage_core.errors import StoreNotFoundError
+from storage_core.option_table import read_options, write_options
 from storage_core.store import Mode, ScanRequest
+from tests.command_line.calls import lines, run
 from tests.faults import Died, stopped_at
 from tests.support.rocketmq_writes import GEOMETRY, NEW_ROWS, commit_point
 
@@ -80,11 +84,23 @@ def test_a_store_without_queues_is_its_log(tmp_path: Path, log: Path) -> None:
     shutil.rmtree(store / "consumequeue")
     shutil.rmtree(store / ".mqstore")
     assert find_stores(str(store), commitLogPath=str(log)) == [str(store)]
+    with Load([str(store)], read_options({"commitLogPath": str(log)})) as load:
+        assert sum(batch.num_rows for piece in load.plan(("body",)) for batch in piece.read()) == len(NEW_ROWS)
+    assert len(lines(run("cat", store, "--commit-log-path", log))) == len(NEW_ROWS)
+    settings = {"commitLogPath": str(log), **{name: str(value) for name, value in GEOMETRY.items()}}
+    with store_to_write(str(store), write_options(settings)) as target:
+        target.begin_job(["topic", "body"], commitLogPath=str(log)).abort()
+    new = tmp_path / "new.jsonl"
+    new.write_text('{"topic": "orders", "body": "one more"}\n')
+    given = [each for name, value in settings.items() for each in ("--set", f"{name}={value}")]
+    assert run("import", new, store, *given).stderr == f"mqstore: 1 message written to {store}\n"
+    shutil.rmtree(store / "consumequeue")
+    shutil.rmtree(store / ".mqstore")
     with open_store(str(store), commitLogPath=str(log)) as opened:
-        assert sum(queue.stop for queue in opened.queues()) == len(NEW_ROWS)
+        assert sum(queue.stop for queue in opened.queues()) == len(NEW_ROWS) + 1
     assert write(store, log) == len(NEW_ROWS)
     with open_store(str(store), commitLogPath=str(log)) as opened:
-        assert sum(queue.stop for queue in opened.queues()) == 2 * len(NEW_ROWS)
+        assert sum(queue.stop for queue in opened.queues()) == 2 * len(NEW_ROWS) + 1
         assert list(opened.verify()) == []
     for path in (str(log), str(tmp_path / "nothing")):
         shutil.rmtree(log, ignore_errors=True)
