@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 from storage_core import open_store
+from storage_core.rocketmq.disk.recent import Recent
 from storage_core.rocketmq.index import index_cache
 from storage_core.rocketmq.recovery import recovery_cache
 from storage_core.rocketmq.recovery.queue_ranges import ServedQueues
@@ -29,7 +29,7 @@ def found(store: Any) -> list[dict[str, Any]]:
     return [row for batch in store.snapshot().read(WANTED) for row in batch.to_pylist()]
 
 
-class Dropping(OrderedDict[Any, Any]):
+class Dropping(Recent[Any, Any]):
     """Loses an entry as soon as it was looked up."""
 
     dropped = 0

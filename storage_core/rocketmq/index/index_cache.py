@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import replace
 
 import numpy as np
@@ -14,14 +13,13 @@ from storage_core.files.open_files import OpenFiles
 from storage_core.files.small_file import read_at
 from storage_core.files.stamp import NO_STAMP, Stamp
 from storage_core.formats.rocketmq.indexfile import HEADER
+from storage_core.rocketmq.disk.recent import Recent
 from storage_core.rocketmq.index.geometry import noted_geometry
 from storage_core.rocketmq.index.index_files import NO_HASHES, Index, index_paths, open_index, uncovered
 from storage_core.rocketmq.index.joined_reads import read_headers
 
-MOST_STORES = 64
-
 _State = tuple[object, ...]
-_indexes: OrderedDict[str, tuple[_State, Index]] = OrderedDict()
+_indexes: Recent[str, tuple[_State, Index]] = Recent()
 
 
 def cached_index(
@@ -39,20 +37,12 @@ def cached_index(
     state = (tuple(file.stamp.identity for file in log.files), files_now, log_start, log_end)
     known = _indexes.get(root)
     if known is not None and known[0] == state:
-        return _remember(root, known)
+        return _indexes.keep(root, known)[1]
     with OpenFiles() as files:
         index = open_index(root, log, log_start, log_end, files, noted_geometry(root), hashes)
         if is_local:
             index = replace(index, left=tuple(uncovered(list(index.covered), log, files, log_start, log_end)))
-    return _remember(root, (state, index))
-
-
-def _remember(root: str, found: tuple[_State, Index]) -> Index:
-    _indexes.pop(root, None)  # another thread may have dropped it
-    _indexes[root] = found
-    while len(_indexes) > MOST_STORES:
-        _indexes.popitem(last=False)
-    return found[1]
+    return _indexes.keep(root, (state, index))[1]
 
 
 def _head(path: str) -> tuple[Stamp, bytes]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,8 +17,8 @@ from storage_core.files.stamp import Stamp
 from storage_core.formats.rocketmq import paths
 from storage_core.rocketmq.disk.config_files import batch_topics, compacted_topics
 from storage_core.rocketmq.disk.directory import MARKS, Listing, list_store, log_folders, with_checkpoint
+from storage_core.rocketmq.disk.recent import Recent
 
-MOST_STORES = 64
 SETTLED_NS = 2_000_000_000
 """How old a change must be to be distinguished from the next one: some file systems count in steps of two seconds."""
 
@@ -42,8 +41,8 @@ class StatedTopics:
     compacted: frozenset[str]
 
 
-_cache: OrderedDict[tuple[str, tuple[str, ...]], _CachedListing] = OrderedDict()
-_stated: OrderedDict[str, tuple[Stamps, StatedTopics]] = OrderedDict()
+_cache: Recent[tuple[str, tuple[str, ...]], _CachedListing] = Recent()
+_stated: Recent[str, tuple[Stamps, StatedTopics]] = Recent()
 
 
 def cached_listing(root: str, commit_log_paths: Sequence[str] = ()) -> Listing:
@@ -59,23 +58,17 @@ def cached_listing(root: str, commit_log_paths: Sequence[str] = ()) -> Listing:
         # A process that lists a store once needs no stamps.
         stamps = _settled(_stamps(root, commit_log_paths)) if known is not None else ()
         fresh = _CachedListing(list_store(root, commit_log_paths), stamps)
-    _cache[key] = fresh
-    while len(_cache) > MOST_STORES:
-        _cache.popitem(last=False)
-    return fresh.listing
+    return _cache.keep(key, fresh).listing
 
 
 def stated_topics(root: str) -> StatedTopics:
     """The types of topics; topics.json is not read again while it and its `.bak` have the same stamps."""
-    known = _stated.pop(root, None)
+    known = _stated.get(root)
     if known is None or not known[0] or not system.unchanged(known[0]):
         path = os.path.join(root, paths.CONFIG, "topics.json")
         stamps = [(each, system.stamp(each)) for each in (path, f"{path}.bak")]
         known = _settled(stamps), StatedTopics(batch_topics(root), compacted_topics(root))
-    _stated[root] = known
-    while len(_stated) > MOST_STORES:
-        _stated.popitem(last=False)
-    return known[1]
+    return _stated.keep(root, known)[1]
 
 
 def is_settled(stamp: Stamp) -> bool:

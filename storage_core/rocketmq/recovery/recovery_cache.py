@@ -10,7 +10,6 @@ interface.md 8.
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from dataclasses import dataclass, replace
 
 from storage_core.files import system
@@ -21,12 +20,12 @@ from storage_core.formats.rocketmq.ledger import stated_size
 from storage_core.formats.rocketmq.message import BLANK
 from storage_core.rocketmq.disk.directory import Listing
 from storage_core.rocketmq.disk.ledger import header_size
+from storage_core.rocketmq.disk.recent import Recent
 from storage_core.rocketmq.recovery import verdict_file
 from storage_core.rocketmq.recovery.directory_cache import stated_topics
 from storage_core.rocketmq.recovery.recovery import recover
 from storage_core.rocketmq.recovery.verdict import Rules, Verdict
 
-MOST_STORES = 64
 LARGEST_RECORD = 8 << 20
 UNPROVEN_BYTES = b""
 """Stands for the bytes after an end that a broker moved between the walk and the read of them: they prove nothing."""
@@ -45,7 +44,7 @@ class _CachedVerdict:
     verdict: Verdict
 
 
-_cache: OrderedDict[tuple[str, str, Rules | None], _CachedVerdict] = OrderedDict()
+_cache: Recent[tuple[str, str, Rules | None], _CachedVerdict] = Recent()
 
 
 def cached_verdict(listing: Listing, rules: Rules | None) -> Verdict:
@@ -62,28 +61,20 @@ def cached_verdict(listing: Listing, rules: Rules | None) -> Verdict:
     if cached is not None and _has_same_types(cached.verdict, listing):
         before_end, after_end = _around_end(listing, cached.verdict)
         if before_end == cached.before_end and _has_same_files(cached, listing) and after_end == cached.after_end:
-            return _remember(key, cached)
+            return _cache.keep(key, cached).verdict
         if before_end == cached.before_end and after_end != cached.after_end and _only_grew(cached, listing):
             known = cached.verdict
     elif cached is None and (saved := _load_saved(listing, rules)) is not None:
-        return _remember(key, saved)
+        return _cache.keep(key, saved).verdict
     began = time.monotonic()
     verdict = recover(listing, rules, known)
     found = _CachedVerdict(listing, *_around_end(listing, verdict), verdict)
     if listing.abort and any(found.after_end) and recover(listing, rules, verdict).log_end != verdict.log_end:
-        return _remember(key, replace(found, after_end=UNPROVEN_BYTES))
+        return _cache.keep(key, replace(found, after_end=UNPROVEN_BYTES)).verdict
     if time.monotonic() - began > WORTH_KEEPING_S:
         digest = verdict_file.digest_of((found.before_end, found.after_end))
         verdict_file.save(listing, rules, verdict, digest)
-    return _remember(key, found)
-
-
-def _remember(key: tuple[str, str, Rules | None], found: _CachedVerdict) -> Verdict:
-    _cache.pop(key, None)  # another thread may have dropped it
-    _cache[key] = found
-    while len(_cache) > MOST_STORES:
-        _cache.popitem(last=False)
-    return found.verdict
+    return _cache.keep(key, found).verdict
 
 
 def _load_saved(listing: Listing, rules: Rules | None) -> _CachedVerdict | None:

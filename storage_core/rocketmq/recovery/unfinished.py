@@ -6,7 +6,6 @@ job belongs to `write`. See docs/commit-protocol.md.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,7 +19,8 @@ from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.job import JobFolder, pending_intent, read_json
 from storage_core.rocketmq.disk.directory import Listing, list_store
 from storage_core.rocketmq.disk.ledger import refuse_ledger
-from storage_core.rocketmq.recovery.directory_cache import MOST_STORES, is_settled
+from storage_core.rocketmq.disk.recent import Recent
+from storage_core.rocketmq.recovery.directory_cache import is_settled
 from storage_core.rocketmq.recovery.recovery import recover
 from storage_core.rocketmq.recovery.verdict import Verdict
 
@@ -45,7 +45,7 @@ def last_jobs(root: str) -> LastJobs:
     return LastJobs(finished, None if intent is None else intent["job"], intent)
 
 
-_finished: OrderedDict[str, tuple[Stamp, str | None]] = OrderedDict()
+_finished: Recent[str, tuple[Stamp, str | None]] = Recent()
 """The job that each `state.json` names, with the stamp of the file, which is always replaced whole, by a new inode."""
 
 
@@ -59,9 +59,7 @@ def _finished_job(path: str) -> str | None:
         return known[1]
     job = (read_json(path) or {}).get("job")
     if is_settled(stamp):
-        _finished[path] = stamp, job
-        while len(_finished) > MOST_STORES:
-            _finished.popitem(last=False)
+        _finished.keep(path, (stamp, job))
     return job
 
 
