@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from stat import S_IFDIR, S_IFMT, S_IFREG
 from typing import NamedTuple
 
 
@@ -40,6 +41,12 @@ class FileStat(NamedTuple):
     is_directory: bool
     stamp: Stamp
     is_special: bool = False
+
+    @classmethod
+    def of(cls, name: str, found: os.stat_result) -> FileStat:
+        """What the result of `os.stat` says."""
+        kind = S_IFMT(found.st_mode)
+        return cls(name, kind == S_IFDIR, Stamp.of(found), kind not in (S_IFDIR, S_IFREG))
 
     @property
     def size(self) -> int:

@@ -12,7 +12,6 @@ import glob
 import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from stat import S_ISDIR, S_ISREG
 from typing import Any
 
 import numpy as np
@@ -262,9 +261,7 @@ def stat(path: str) -> FileStat:
     """The name, kind and stamp of a path; symbolic links are followed. Raises FileNotFoundError."""
     if is_remote(path):
         return remote.stat(path)
-    found = os.stat(path)
-    is_folder_, is_file = S_ISDIR(found.st_mode), S_ISREG(found.st_mode)
-    return FileStat(os.path.basename(path), is_folder_, Stamp.of(found), not is_folder_ and not is_file)
+    return FileStat.of(os.path.basename(path), os.stat(path))
 
 
 @_disk_errors_named
@@ -336,7 +333,7 @@ def entries(path: str) -> list[FileStat]:
                 if error.errno in (errno.ENOENT, errno.ELOOP):
                     continue
                 raise disk_error(error, entry.path) from None
-            found.append(FileStat(entry.name, S_ISDIR(info.st_mode), Stamp.of(info)))
+            found.append(FileStat.of(entry.name, info))
     return found
 
 

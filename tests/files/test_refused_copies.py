@@ -16,6 +16,7 @@ from storage_core.errors import (
     StoreLockedError,
     StoreNotFoundError,
 )
+from storage_core.files import system
 from storage_core.files.lock import FileLock
 from storage_core.files.remote.back_end import Refused
 from tests.command_line.calls import run
@@ -66,6 +67,9 @@ def test_what_no_copy_can_hold_is_named(bucket: Bucket, store: Path, tmp_path: P
         os.mkfifo(odd)
     else:
         odd.symlink_to({"dead": "/nowhere/x", "itself": "odd", "around": ".."}[kind])
+    if kind == "pipe":
+        listed = {each.name: each.is_special for each in system.entries(str(odd.parent))}
+        assert [name for name, is_special in listed.items() if is_special] == ["odd"]
     for command in (("copy", store, URI), ("repair", store, "--to", tmp_path / "mended")):
         (line,) = run(*command, code=2).stderr.splitlines()
         assert line == f"mqstore: {odd}: {reason}", line
