@@ -27,7 +27,7 @@ READS = (
     "exists", "is_folder", "real_path", "entries", "names", "matching", "data_spans", "is_locked", "is_own",
 )  # fmt: skip
 """Functions that only read the disk or its metadata."""
-NEITHER = ("close", "release", "is_local", "try_lock", "will_need", "read_soon", "need_no_more")
+NEITHER = ("close", "release", "is_local", "folder_above", "try_lock", "will_need", "read_soon", "need_no_more")
 
 NOBODY = 1 << 22
 """A process id that cannot exist."""

@@ -17,6 +17,8 @@ SCHEMES = {
 """Scheme as given → scheme of the normal form."""
 NEEDS_AUTHORITY = {"s3", "gs", "abfs", "az"}
 HAS_NO_USER = {"s3", "gs"}
+ORIGIN_PARTS = 3
+"""The parts of `s3://bucket` between slashes."""
 
 
 class Address(NamedTuple):

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from storage_core.compiled.loading import CompiledLoops
 from storage_core.errors import UnsupportedFormatError, disk_error, naming_disk_errors
-from storage_core.files.address import is_remote
+from storage_core.files.address import ORIGIN_PARTS, is_remote
 from storage_core.files.processes import (
     check_may_change,
     holders,
@@ -259,9 +259,7 @@ def need_no_more(earlier: object) -> None:
 @_disk_errors_named
 def stat(path: str) -> FileStat:
     """The name, kind and stamp of a path; symbolic links are followed. Raises FileNotFoundError."""
-    if is_remote(path):
-        return remote.stat(path)
-    return FileStat.of(os.path.basename(path), os.stat(path))
+    return remote.stat(path) if is_remote(path) else FileStat.of(os.path.basename(path), os.stat(path))
 
 
 @_disk_errors_named
@@ -320,6 +318,12 @@ def real_path(path: str) -> str:
     return path if is_remote(path) else os.path.realpath(path)
 
 
+def folder_above(path: str, levels: int) -> str:
+    """The folder so many levels above; `path` itself if there are fewer, as a bucket is in no folder."""
+    parts, least = path.split("/"), ORIGIN_PARTS if is_remote(path) else 1
+    return "/".join(parts[:-levels]) if len(parts) - levels >= least else path
+
+
 def entries(path: str) -> list[FileStat]:
     """The entries of a folder in no particular order; broken links and names that vanish meanwhile are omitted."""
     if is_remote(path):
@@ -328,12 +332,10 @@ def entries(path: str) -> list[FileStat]:
     with _opened(path) as scanned:
         for entry in scanned:
             try:
-                info: Any = entry.stat()
+                found.append(FileStat.of(entry.name, entry.stat()))
             except OSError as error:
-                if error.errno in (errno.ENOENT, errno.ELOOP):
-                    continue
-                raise disk_error(error, entry.path) from None
-            found.append(FileStat.of(entry.name, info))
+                if error.errno not in (errno.ENOENT, errno.ELOOP):
+                    raise disk_error(error, entry.path) from None
     return found
 
 

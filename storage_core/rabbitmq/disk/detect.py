@@ -16,8 +16,6 @@ from storage_core.formats.rabbitmq import paths
 RAFT_LOG, STREAM_INDEX = b"RAWA", b"OSII"
 QUORUM_CONFIG = b"friendly_name"
 LEVELS, HEAD_BYTES = 2, 4096
-ORIGIN_PARTS = 3
-"""The parts of `s3://bucket` between slashes."""
 COORDINATION, QUORUM_FOLDER, STREAM_FOLDER, WAL_SUFFIX = "coordination", "quorum", "stream", ".wal"
 RAFT_TABLES = frozenset({"names.dets", "meta.dets"})
 _STREAM_NAME, _STREAM_FILE = re.compile(r".*_\d{16,20}"), re.compile(r"\d{20}\.(segment|index)")
@@ -68,14 +66,7 @@ def node_directory(root: str) -> str:
     `msg_stores/vhosts`, quorum queues in a folder of `quorum`, streams in `stream`.
     """
     above = root.split("/")
-    return folder_above(root, 1 if above[-1] == STREAM_FOLDER else 2 if above[-2:-1] == [QUORUM_FOLDER] else 3)
-
-
-def folder_above(root: str, levels: int) -> str:
-    """The folder so many levels above `root`; `root` itself if there are fewer, as a bucket is in no folder."""
-    above = root.split("/")
-    highest = 1 if system.is_local(root) else ORIGIN_PARTS
-    return "/".join(above[:-levels]) if len(above) - levels >= highest else root
+    return system.folder_above(root, 1 if above[-1] == STREAM_FOLDER else 2 if above[-2:-1] == [QUORUM_FOLDER] else 3)
 
 
 def is_read_elsewhere(root: str, kind: str) -> bool:

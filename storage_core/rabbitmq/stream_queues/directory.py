@@ -12,7 +12,7 @@ from storage_core.errors import FormatError, StoreNotFoundError
 from storage_core.files import system
 from storage_core.formats.rabbitmq.stream_queues import log_files
 from storage_core.rabbitmq.disk import khepri, node
-from storage_core.rabbitmq.disk.detect import COORDINATION, WAL_SUFFIX, folder_above, names_in
+from storage_core.rabbitmq.disk.detect import COORDINATION, WAL_SUFFIX, names_in
 from storage_core.rabbitmq.disk.node import DeclaredQueue
 from storage_core.rabbitmq.disk.span_reader import read_short_file
 
@@ -44,7 +44,7 @@ class StreamDirectory:
 
 def list_streams(root: str) -> list[StreamDirectory]:
     """All streams below `root`, by virtual host and name; one that no node table names is named after its directory."""
-    declared = node.queues_of_node(folder_above(root, 1))
+    declared = node.queues_of_node(system.folder_above(root, 1))
     by_folder = {queue.directory: queue for queue in declared.values() if queue.directory is not None}
     found = []
     for entry in system.entries(root):
@@ -63,7 +63,7 @@ def node_is_of_3_13(root: str) -> bool:
     """Whether the streams below `root` are known to be of a node of 3.13 or later: from the names of its write-ahead
     logs, its metadata in Khepri, or its feature flags, which are in a file beside the node's data directory.
     """
-    folder = folder_above(root, 1)
+    folder = system.folder_above(root, 1)
     systems = f"{folder}/{COORDINATION}"
     names = [name for system_name in names_in(systems) for name in names_in(f"{systems}/{system_name}")]
     if any(name.endswith(WAL_SUFFIX) and len(name) == _WAL_DIGITS + len(WAL_SUFFIX) for name in names):
