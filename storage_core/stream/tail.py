@@ -40,12 +40,11 @@ class StreamSnapshot(Snapshot):
     def fitting(self, key: QueueKey, start: int, stop: int, size: int) -> tuple[int, int]:
         """The position up to which the messages from `start` on have at most `size` bytes, and the bytes they have."""
 
+    @abstractmethod
     def seals(self, positions: Mapping[QueueKey, int]) -> dict[QueueKey, str]:
         """What distinguishes the last message before each position from those of other stores: its number, a colon, a
         text. Queues are left out whose message is missing.
         """
-        del positions
-        return {}
 
     def holds(self, key: QueueKey, seal: str) -> bool | None:
         """Whether the message in `seal`, one of `seals`, has its number still; None if no message has that number."""
