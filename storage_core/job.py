@@ -201,8 +201,16 @@ def drop_staged_by(root: str, application: str) -> None:
         noted = read_json(os.path.join(job_folder.staging(job), OWNER)) or {}
         if job != committed and noted.items() >= owner.items():
             drop_staging(job_folder, job)
-            for folder in (job_folder.folder, *noted["made"]) if noted.get("made") else ():
-                remove_empty_folder(folder)
+            remove_made(job_folder, noted.get("made", ()))
+
+
+def remove_made(job_folder: JobFolder, made: Sequence[str], inside: Sequence[str] = ()) -> None:
+    """Removes the directories `made` by a job, its folder and those `inside` the store first.
+
+    If another job has begun there, or a lock was taken, they are not empty and stay.
+    """
+    for folder in (job_folder.folder, *inside, *made) if made else ():
+        remove_empty_folder(folder)
 
 
 def drop_orphans(job_folder: JobFolder, keep: set[str]) -> None:

@@ -16,6 +16,7 @@ from storage_core import job as jobs
 from storage_core.errors import MqStoreError
 from storage_core.files import system
 from storage_core.files.lock import FileLock
+from storage_core.files.small_file import remove_empty_folder
 from storage_core.job import JobFolder
 from storage_core.rabbitmq.disk.detect import looks_like_vhost
 from storage_core.rabbitmq.disk.running_node import check_not_running
@@ -140,11 +141,8 @@ class VhostWriteJob(WriteJob):
         if intent is not None and intent["job"] == self.job:
             return
         jobs.drop_staging(job_folder, self.job)
-        with suppress(OSError):
-            if not set(system.names(job_folder.folder)):
-                system.remove_folder(job_folder.folder)
-                for folder in self.made:
-                    system.remove_folder(folder)
+        remove_empty_folder(job_folder.folder)
+        jobs.remove_made(job_folder, self.made)
 
 
 def begin(

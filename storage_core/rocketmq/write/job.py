@@ -16,7 +16,6 @@ import pyarrow as pa
 from storage_core.errors import MqStoreError, StoreLockedError
 from storage_core.files import system
 from storage_core.files.lock import FileLock
-from storage_core.files.small_file import remove_empty_folder
 from storage_core.files.undo_log import Changes
 from storage_core.formats.rocketmq import paths
 from storage_core.job import (
@@ -29,6 +28,7 @@ from storage_core.job import (
     new_job_id,
     open_staging,
     read_json,
+    remove_made,
 )
 from storage_core.rocketmq.disk.directory import find_log, log_folders, looks_like_store
 from storage_core.rocketmq.disk.ledger import refuse_ledger
@@ -149,10 +149,7 @@ class RocketWriteJob(StreamedJob):
         if intent is not None and intent["job"] == self.job:
             return
         drop_staging(job_folder, self.job)
-        if self.made:
-            # If another job has begun here, or a lock was taken, the folders are not empty and stay.
-            for folder in (job_folder.folder, os.path.join(self.root, paths.COMMIT_LOG), *self.made):
-                remove_empty_folder(folder)
+        remove_made(job_folder, self.made, [os.path.join(self.root, paths.COMMIT_LOG)])
 
 
 def begin(
