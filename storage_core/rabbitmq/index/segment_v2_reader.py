@@ -71,7 +71,7 @@ def read_segment(path: str, name: str, file: int, own_file: int, own_size: int) 
     return IndexFile(Publishes(entries[keep], ids, stored[keep]), none, damages, following - first)
 
 
-def entry_count_of(folder: str, names: Iterable[str]) -> int | None:
+def entry_count_in(folder: str, names: Iterable[str]) -> int | None:
     """The entries of a segment by the first valid header of a `.qi` file among the `names`; None if there is none."""
     for name in names:
         number = paths.number_of(name, paths.INDEX2_SUFFIX)

@@ -25,7 +25,7 @@ from storage_core.rabbitmq.disk.running_node import check_not_running
 from storage_core.rabbitmq.index.entries import JOURNAL
 from storage_core.rabbitmq.index.queue_directory import QueueFiles
 from storage_core.rabbitmq.index.segment_reader import mark_counts
-from storage_core.rabbitmq.index.segment_v2_reader import entry_count_of
+from storage_core.rabbitmq.index.segment_v2_reader import entry_count_in
 from storage_core.rabbitmq.read.snapshot import VhostSnapshot
 from storage_core.rabbitmq.repair import message_files
 from storage_core.rabbitmq.repair.dropped_entries import drop
@@ -211,7 +211,7 @@ class Repair:
         others = (other for other in system.names(folder) if other != name)
         number = paths.number_of(name, paths.INDEX2_SUFFIX)
         own = queue_v2.entry_count_of(data, number)
-        return entry_count_of(folder, others) or own or queue_v2.SEGMENT_ENTRY_COUNT
+        return entry_count_in(folder, others) or own or queue_v2.SEGMENT_ENTRY_COUNT
 
     # -- entries
 

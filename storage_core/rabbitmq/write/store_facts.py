@@ -12,7 +12,7 @@ from storage_core.formats.rabbitmq import paths
 from storage_core.formats.rabbitmq.classic import queue_v2
 from storage_core.rabbitmq.disk import node
 from storage_core.rabbitmq.disk.settings import Settings
-from storage_core.rabbitmq.index.segment_v2_reader import entry_count_of
+from storage_core.rabbitmq.index.segment_v2_reader import entry_count_in
 from storage_core.rabbitmq.read.snapshot import VhostSnapshot
 
 
@@ -78,6 +78,6 @@ def _own_entry_count(root: str, snapshot: VhostSnapshot | None) -> int | None:
     """The entries of a version 2 segment as the store's node has them; None if no header shows it."""
     for directory in snapshot.directories if snapshot is not None else ():
         folder = f"{root}/{paths.QUEUES_FOLDER}/{directory.directory}"
-        if directory.version == 2 and (count := entry_count_of(folder, directory.sizes)) is not None:
+        if directory.version == 2 and (count := entry_count_in(folder, directory.sizes)) is not None:
             return count
     return None

@@ -74,9 +74,8 @@ def decode_header(data: Bytes, magic: int, number: int) -> tuple[int, int]:
         raise FormatError(0, f"magic {int(header['magic']):#010x}, expected {magic:#010x}")
     if int(header["version"]) != VERSION:
         raise FormatError(4, f"version {int(header['version'])}, this reader supports {VERSION}")
-    first, following = int(header["first"]), int(header["next"])
-    if first != number * (following - first) or not 0 < following - first <= _MOST_ENTRIES:
-        first, following = number * SEGMENT_ENTRY_COUNT, (number + 1) * SEGMENT_ENTRY_COUNT
+    count = entry_count_of(data[: HEADER.size].tobytes(), number) or SEGMENT_ENTRY_COUNT
+    first, following = number * count, (number + 1) * count
     if following >= _NO_ID:
         raise FormatError(5, f"sequence ids {first} to {following} are not a segment")
     return first, following
