@@ -29,7 +29,7 @@ from storage_core.rabbitmq.schema import READABLE, TEXT_PROPERTIES
 SHORT_LIMIT = 255
 EXPIRATION = "^([+]?[0-9]+|-0+)$"
 """What a node reads as the milliseconds of an expiration."""
-MOST_MS = 315_360_000_000
+MOST_EXPIRATION_MS = 315_360_000_000
 """The longest expiration that a node accepts of a publisher: ten years."""
 WHY = ", and a write makes classic queues; choose another name, or publish to the running node"
 ALIASES = {"topic": "queue", "value": "body"}
@@ -204,10 +204,10 @@ def _properties(inputs: InputColumns) -> tuple[pa.BinaryArray, npt.NDArray[np.in
 def _check_expirations(inputs: InputColumns, values: pa.BinaryArray) -> None:
     """Refuses what a node refuses of a publisher."""
     digits = pc.utf8_ltrim(masked(values, as_mask(_is_expiration(values))).cast(pa.string()), "+-0")
-    sizes, most = pc.binary_length(digits), str(MOST_MS)
+    sizes, most = pc.binary_length(digits), str(MOST_EXPIRATION_MS)
     large = pc.or_(pc.greater(sizes, len(most)), pc.and_(pc.equal(sizes, len(most)), pc.greater(digits, most)))
     bad = pc.or_(pc.invert(_is_expiration(values)), large.fill_null(False))
-    inputs.refuse("expiration", values, bad, f"a whole number of milliseconds is wanted, at most {MOST_MS}")
+    inputs.refuse("expiration", values, bad, f"a whole number of milliseconds is wanted, at most {MOST_EXPIRATION_MS}")
 
 
 def _is_expiration(values: pa.BinaryArray) -> pa.BooleanArray:
