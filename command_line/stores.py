@@ -15,7 +15,7 @@ from command_line.wording import error_text, in_switches
 from storage_core import find_stores, open_store
 from storage_core.errors import MqStoreError, OptionError, choices
 from storage_core.options.option import RABBITMQ
-from storage_core.options.read import STORAGE, check_engine
+from storage_core.options.read import check_engine
 from storage_core.store import Store
 from storage_core.store_names import store_names
 
@@ -104,8 +104,7 @@ def opened(path: str, engine: str | None = None, vhosts: Sequence[str] | None = 
     Raises StoreNotFoundError, UnsupportedFormatError, OptionError.
     """
     found: list[Store] = []
-    place = {name: text for name, text in (options or {}).items() if name.startswith((STORAGE, "commitLogPath"))}
-    paths = find_stores(path, engine, **place)
+    paths = find_stores(path, engine, **(options or {}))
     bad = 0
     try:
         for directory in paths:

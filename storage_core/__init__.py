@@ -27,6 +27,8 @@ def open_store(path: str | PathLike[str], engine: str | None = None, **options: 
 def find_stores(path: str | PathLike[str], engine: str | None = None, **options: Any) -> list[str]:
     """The store directories at `path`: `path` itself, or those in it, two levels deep. Accepts globs, `file:` and URIs.
 
+    Of the options of `open_store`, those count that say where files are and how they are reached.
+
     Raises StoreNotFoundError with one line that says what is there instead.
     """
     from storage_core.opening import find_directories
