@@ -85,8 +85,9 @@ def store_to_write(path: str, options: WriteOptions) -> Store:
     from storage_core import open_store
     from storage_core.options.read import check_engine
 
+    log = {name: text for name, text in options.store.items() if name == "commitLogPath"}
     try:
-        store = open_store(path, options.engine, **options.store)
+        plain = open_store(path, options.engine, **log)
     except StoreNotFoundError:
         if (nested := _store_of_node(path, options)) is not None:
             return nested
@@ -97,9 +98,12 @@ def store_to_write(path: str, options: WriteOptions) -> Store:
                 raise OptionError(
                     name, text, f"belongs to RabbitMQ stores; give option engine=rabbitmq for a new one at {path}"
                 ) from None
-        return open_store(path, "rocketmq", **options.store)
-    check_engine(options.of_one_engine, store.engine, path)
-    return store
+        return open_store(path, "rocketmq", **log)
+    check_engine(options.of_one_engine, plain.engine, path)
+    if not options.store:
+        return plain
+    with plain:
+        return open_store(path, plain.engine, **options.store)
 
 
 def writes_rabbitmq(path: str, engine: str) -> bool:
