@@ -15,9 +15,10 @@ from typing import Any
 import pyarrow as pa
 
 from storage_core.closable import Closable
-from storage_core.errors import OptionError, UnsupportedFormatError
+from storage_core.errors import UnsupportedFormatError
 from storage_core.finding import Finding
 from storage_core.frame import as_table
+from storage_core.options.request import check_queue, check_request, one_text
 
 
 class Mode(Enum):
@@ -37,7 +38,6 @@ class Scan(Enum):
 
 QueueKey = tuple[str, int]
 """(topic, queue id); for RabbitMQ (queue name, 0)."""
-
 EARLIEST, LATEST = -2, -1
 
 
@@ -75,8 +75,8 @@ FEW_ROUNDS = 8
 
 @dataclass(frozen=True)
 class ScanRequest:
-    """What to read. Every field narrows; the defaults read everything that a stock broker would serve.
-
+    """What to read. Every field narrows; the defaults read everything that a stock broker would serve. Lists count as
+    tuples, and texts in any case as members of Mode and Scan. Raises OptionError for anything else.
     `hidden_property` is a RocketMQ property that the column `properties` leaves out.
     """
 
@@ -106,10 +106,12 @@ class ScanRequest:
     store_name: str | None = None
     hidden_property: str | None = None
 
-    def partition_count(self, total_bytes: int) -> int:
-        """The number of partitions for `total_bytes`, before any is cut at the maximum number of records.
+    def __post_init__(self) -> None:
+        check_request(self, Mode, Scan)
 
-        A few more than `cores` become a multiple of it: otherwise some cores are idle while the last tasks run.
+    def partition_count(self, total_bytes: int) -> int:
+        """The number of partitions for `total_bytes`, before any is cut at the maximum number of records. A few more
+        than `cores` become a multiple of it: otherwise some cores are idle while the last tasks run.
         """
         count = max(self.min_partitions, -(-total_bytes // max(self.max_bytes_per_partition, 1)), 1)
         return -(-count // self.cores) * self.cores if self.cores < count < FEW_ROUNDS * self.cores else count
@@ -333,11 +335,10 @@ class Store(Closable):
         self, topic: str, queue_id: int | None = None, start: int = EARLIEST, stop: int = LATEST, **options: Any
     ) -> Iterator[pa.RecordBatch]:
         """Messages [start, stop) of one queue, in order, in native columns; without `queue_id`, of all queues of the
-        topic. `options` are fields of a ScanRequest. Raises OptionError for offsets without a queue.
+        topic. `options` are fields of a ScanRequest. Raises OptionError for offsets without a queue and wrong values.
         """
+        check_queue(topic, queue_id, start, stop, options)
         if queue_id is None:
-            if (start, stop) != (EARLIEST, LATEST):
-                raise OptionError("queue_id", "None", "offsets belong to one queue; give its number")
             request = ScanRequest(topics=(topic,), **options)
         else:
             bounds = OffsetBound(EARLIEST, {(topic, queue_id): start}), OffsetBound(LATEST, {(topic, queue_id): stop})
@@ -348,7 +349,7 @@ class Store(Closable):
         self, key: str | None = None, msg_id: str | None = None, topic: str | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Messages by key or id, through the index files where they are provably correct."""
-        keys, ids, topics = (None if word is None else (word,) for word in (key, msg_id, topic))
+        keys, ids, topics = one_text("key", key), one_text("msg_id", msg_id), one_text("topic", topic)
         yield from self.snapshot().read(ScanRequest(keys=keys, message_ids=ids, topics=topics))
 
     def begin_job(self, columns: Sequence[str] | None = None, application: str = "", **options: Any) -> WriteJob:
@@ -356,7 +357,7 @@ class Store(Closable):
 
         Raises OptionError, StoreLockedError, MqStoreError.
         """
-        raise UnsupportedFormatError(f"UnsupportedFormatError: {self.path}: {self.engine} stores are not written")
+        raise UnsupportedFormatError(f"{self.path}: {self.engine} stores are not written")
 
     def drop_staged_by(self, application: str) -> None:
         """Drops what jobs of an application in this session staged and did not commit, once none of them is running."""
@@ -374,8 +375,7 @@ class Store(Closable):
 
     def definitions(self) -> Definitions:
         """What a node must import before it serves this store. Raises UnsupportedFormatError if nothing needs that."""
-        text = f"{self.path}: a {self.engine} store needs no definitions; start a broker on it"
-        raise UnsupportedFormatError(f"UnsupportedFormatError: {text}")
+        raise UnsupportedFormatError(f"{self.path}: a {self.engine} store needs no definitions; start a broker on it")
 
     def set_group_offsets(self, group: str, offsets: Mapping[QueueKey, int]) -> None:
         """Sets the committed offset of a consumer group in these queues: the next offset that it reads. Raises

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
 from storage_core import open_store
 from storage_core.errors import OffsetOutOfRangeError, OptionError
-from storage_core.store import QueueInfo, ScanRequest
+from storage_core.store import Mode, QueueInfo, Scan, ScanRequest
 from tests.contract.engine import Engine, Message, Seen, read
 from tests.contract.messages import COUNTS
 
@@ -103,6 +104,44 @@ def test_a_queue_or_a_whole_topic_is_read_in_order(engine: Engine, store: Path, 
         assert engine.seen(opened.read("alpha", 0, 3, 7)) == alpha[3:7]
         with pytest.raises(OptionError, match="offsets belong to one queue"):
             list(opened.read("alpha", start=3))
+
+
+WRONG = [
+    ({"key": 5}, "key", "must be a text, not int"), ({"msg_id": b"7F"}, "msg_id", "must be a text, not bytes"),
+    ({"topic": ["alpha"]}, "topic", "must be a text, not list"),
+    ({"topic": "alpha", "queue_id": "0"}, "queue_id", "a whole"),
+    ({"topic": "alpha", "queue_id": 0, "stop": "9"}, "stop", "whole number, not str"),
+    ({"topic": "alpha", "columns": "body"}, "columns", r"such as \['body'\]"),
+    ({"topic": "alpha", "columns": [7]}, "columns", "texts only, not int"),
+    ({"topic": "alpha", "colums": ["body"]}, "colums", "did you mean columns"),
+    ({"topic": "alpha", "topics": ["beta"]}, "topics", "no such field"),
+    ({"topic": "alpha", "mode": "strict"}, "mode", "FAILFAST, DROPMALFORMED, PERMISSIVE"),
+    ({"topic": "alpha", "max_records_per_partition": 0}, "max_records_per_partition", "at least 1"),
+    ({"topic": "alpha", "min_partitions": True}, "min_partitions", "whole number, not bool"),
+    ({"topic": "alpha", "start_ms": "2020"}, "start_ms", "whole number, not str"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "name", "message"), WRONG, ids=[name for _, name, _ in WRONG])
+def test_a_wrong_parameter_is_one_line(store: Path, given: dict[str, Any], name: str, message: str) -> None:
+    with open_store(str(store)) as opened:
+        ask: Any = opened.find if given.keys() & {"key", "msg_id"} else opened.read
+        with pytest.raises(OptionError, match=message) as caught:
+            list(ask(**given))
+    assert caught.value.name == name
+    assert "\n" not in str(caught.value)
+
+
+def test_lists_and_texts_are_taken_as_python_users_write_them(engine: Engine, store: Path) -> None:
+    names = [engine.queue_column, "body"]
+    with open_store(str(store)) as opened:
+        for columns in (names, iter(names)):
+            batches = list(opened.read("alpha", columns=columns, mode="dropmalformed"))
+            assert [batch.schema.names for batch in batches] == [names] * len(batches)
+            assert sum(batch.num_rows for batch in batches) == len(engine.seen(opened.read("alpha")))
+    assert ScanRequest(mode=cast("Mode", "dropmalformed"), scan=cast("Scan", "LOG")) == ScanRequest(
+        mode=Mode.DROPMALFORMED, scan=Scan.LOG
+    )
 
 
 # -- one point in time
