@@ -19,6 +19,7 @@ from storage_core.formats.rabbitmq.erlang.external_term import decode
 from storage_core.rabbitmq import open_store
 from tests.rabbitmq import golden
 from tests.rabbitmq.writing import VERSION_2, append_as_version_2, check, rows, small
+from tests.support.rabbitmq_damage import edit
 
 
 def suffixes(store: str) -> set[str]:
@@ -167,3 +168,19 @@ def test_the_next_id_after_segments_of_another_size(clean: bool, tmp_path: Path)
     assert (queue.start, queue.stop) == (0, 120 if clean else 150)
     store.append(pa.table({"body": ["y"]}), queue="q")
     assert golden.table(Path(store.path))["sequenceId"].to_pylist() == [*range(120), 150]
+
+
+@pytest.mark.parametrize(("count", "size"), [(120, 50), (30, 10_000)])
+def test_a_header_with_a_damaged_range(count: int, size: int, tmp_path: Path) -> None:
+    """A node takes the size of a segment from its setting; the other headers of the queue show it."""
+    store = small(tmp_path, classic_queue_index_v2_segment_entry_count=size)
+    store.append(pa.table({"body": [f"{number}" for number in range(count)]}), queue="q", queueArguments=VERSION_2)
+    path = Path(store.path)
+    before = golden.table(path)
+    (last,) = path.glob(f"queues/*/{(count - 1) // size}.qi")
+    edit(last, lambda data: data.__setitem__(12, data[12] ^ 1))
+    assert golden.table(path).equals(before)
+    (path / "recovery.dets").unlink()
+    assert golden.table(path)["sequenceId"].equals(before["sequenceId"])
+    (queue,) = store.queues()
+    assert queue.stop == -(-count // size) * size

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -238,12 +238,17 @@ def _read_files(
     if paths.JOURNAL_FILE in directory.sizes:
         files.append(f"{prefix}/{paths.JOURNAL_FILE}")
         found.append(journal_reader.read_journal(folder, files[-1], len(files) - 1))
+
+    @cache
+    def others() -> int:
+        return segment_v2_reader.entry_count_in(folder, sorted(directory.sizes)) or queue_v2.SEGMENT_ENTRY_COUNT
+
     for name in _numbered(directory, paths.INDEX2_SUFFIX):
         own = name.removesuffix(paths.INDEX2_SUFFIX) + paths.STORE2_SUFFIX
         files += [f"{prefix}/{name}", f"{prefix}/{own}"]
         index, store = len(files) - 2, len(files) - 1
         size = directory.sizes.get(own, 0)
-        found.append(segment_v2_reader.read_segment(f"{folder}/{name}", files[index], index, store, size))
+        found.append(segment_v2_reader.read_segment(f"{folder}/{name}", files[index], index, store, size, others))
     return files, found
 
 

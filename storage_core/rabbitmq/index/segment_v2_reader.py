@@ -5,7 +5,7 @@ Source: rabbitmq.md 8. Acknowledged entries are zeroed there, so none is ever fo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -30,18 +30,19 @@ from storage_core.rabbitmq.index.entries import (
 )
 
 
-def read_segment(path: str, name: str, file: int, own_file: int, own_size: int) -> IndexFile:
+def read_segment(path: str, name: str, file: int, own_file: int, own_size: int, others: Callable[[], int]) -> IndexFile:
     """Reads the `.qi` at `path`, called `name` below the store and number `file` in its list; its `.qs` is `own_file`,
-    of `own_size` bytes. A persistent entry's address past the end of the `.qs` is damage, and so is an entry that no
-    node writes.
+    of `own_size` bytes. `others` returns the entries of a segment whose header does not show them. A persistent entry's
+    address past the end of the `.qs` is damage, and so is an entry that no node writes.
     """
     data = np.frombuffer(read_file(path), np.uint8)
     none = np.empty(0, np.int64)
     number = paths.number_of(name.rpartition("/")[2], paths.INDEX2_SUFFIX) or 0
+    count = queue_v2.entry_count_of(data[: queue_v2.HEADER.size].tobytes(), number) or others()
     try:
-        first, following = queue_v2.decode_header(data, queue_v2.INDEX_MAGIC, number)
+        first, following = queue_v2.decode_header(data, queue_v2.INDEX_MAGIC, number, count)
     except FormatError as error:
-        awaited = number * queue_v2.SEGMENT_ENTRY_COUNT if len(data) < queue_v2.HEADER.size else None
+        awaited = number * count if len(data) < queue_v2.HEADER.size else None
         damage = Damage(
             name, error.position, len(data), "segment", error.reason, awaited=awaited, effect=effects.VERSION_2_HEADER
         )
@@ -72,13 +73,17 @@ def read_segment(path: str, name: str, file: int, own_file: int, own_size: int) 
 
 
 def entry_count_in(folder: str, names: Iterable[str]) -> int | None:
-    """The entries of a segment by the first valid header of a `.qi` file among the `names`; None if there is none."""
-    for name in names:
-        number = paths.number_of(name, paths.INDEX2_SUFFIX)
-        if number is not None:
-            count = queue_v2.entry_count_of(read_at(f"{folder}/{name}", queue_v2.HEADER.size), number)
-            if count is not None:
-                return count
+    """The entries of a segment by the first valid header of a `.qi` file among the `names`, or else of a `.qs` file;
+    None if there is none.
+    """
+    listed = list(names)
+    for suffix in (paths.INDEX2_SUFFIX, paths.STORE2_SUFFIX):
+        for name in listed:
+            number = paths.number_of(name, suffix)
+            if number is not None:
+                count = queue_v2.entry_count_of(read_at(f"{folder}/{name}", queue_v2.HEADER.size), number)
+                if count is not None:
+                    return count
     return None
 
 

@@ -14,6 +14,7 @@ from storage_core.files.small_file import read_whole
 from storage_core.formats.rabbitmq import paths
 from storage_core.formats.rabbitmq.classic import journal, queue_v2
 from storage_core.rabbitmq.index.segment_reader import mark_counts
+from storage_core.rabbitmq.index.segment_v2_reader import entry_count_in
 from storage_core.repair.cut_bytes import CutBytes
 
 
@@ -41,12 +42,15 @@ def drop(folder: str, version: int, entry_count: int, sequence_ids: Collection[i
 
 def _clear(folder: str, sequence_ids: Collection[int], cut: CutBytes) -> None:
     """Clears the status of entries of a version 2 queue."""
-    for name in system.names(folder):
+    names = sorted(system.names(folder))
+    others = entry_count_in(folder, names) or queue_v2.SEGMENT_ENTRY_COUNT
+    for name in names:
         number = paths.number_of(name, paths.INDEX2_SUFFIX)
         data = bytearray(read_whole(f"{folder}/{name}") or b"") if number is not None else bytearray()
         if number is None or len(data) < queue_v2.HEADER.size:
             continue
-        first, following = queue_v2.decode_header(np.frombuffer(bytes(data), np.uint8), queue_v2.INDEX_MAGIC, number)
+        read = np.frombuffer(bytes(data), np.uint8)
+        first, following = queue_v2.decode_header(read, queue_v2.INDEX_MAGIC, number, others)
         places = [queue_v2.position_of(each - first) for each in sequence_ids if first <= each < following]
         # The range of a damaged header may include what other files list; what this one lists is not past its end.
         places = [place for place in places if place < len(data)]

@@ -62,10 +62,10 @@ NO_PLACE = "it names no place of a message"
 """The flaw that costs an entry its message."""
 
 
-def decode_header(data: Bytes, magic: int, number: int) -> tuple[int, int]:
+def decode_header(data: Bytes, magic: int, number: int, entry_count: int = SEGMENT_ENTRY_COUNT) -> tuple[int, int]:
     """The half-open range of sequence ids of segment `number`. Raises FormatError unless the header is of version 2.
 
-    A range that does not match the segment is ignored: a node uses only the number.
+    A range that does not match the segment is ignored: a node uses only the number and its own `entry_count`.
     """
     if len(data) < HEADER.size:
         raise FormatError(0, f"a header of {HEADER.size} bytes expected, the file holds {len(data)}")
@@ -74,7 +74,7 @@ def decode_header(data: Bytes, magic: int, number: int) -> tuple[int, int]:
         raise FormatError(0, f"magic {int(header['magic']):#010x}, expected {magic:#010x}")
     if int(header["version"]) != VERSION:
         raise FormatError(4, f"version {int(header['version'])}, this reader supports {VERSION}")
-    count = entry_count_of(data[: HEADER.size].tobytes(), number) or SEGMENT_ENTRY_COUNT
+    count = entry_count_of(data[: HEADER.size].tobytes(), number) or entry_count
     first, following = number * count, (number + 1) * count
     if following >= _NO_ID:
         raise FormatError(5, f"sequence ids {first} to {following} are not a segment")
