@@ -6,6 +6,7 @@ What a node does in each case: rabbitmq.md 3.1, 4.2, 6.5 to 6.7.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -135,7 +136,8 @@ def _effect_of(reach: Reach, recovered: bool) -> str:
 
 def _of_index(snapshot: VhostSnapshot, files: QueueFiles, name: str) -> Iterator[Finding]:
     folder, clean = f"{paths.QUEUES_FOLDER}/{files.directory.directory}", not files.verdict.dirty
-    damages = [*files.damages, *stray_delivers(f"{snapshot.root}/{folder}", folder, snapshot.entry_count)]
+    stray = stray_delivers(f"{snapshot.root}/{folder}", folder, snapshot.entry_count)
+    damages = [*_with_losses_joined(files), *stray]
     yield from (_finding(damage, clean, name) for damage in damages)
     for found in files.disagreements:
         yield Finding(folder, 0, 0, Kind.DISAGREEING, found.reason, found.effect, True, name)
@@ -155,6 +157,21 @@ def _of_index(snapshot: VhostSnapshot, files: QueueFiles, name: str) -> Iterator
         yield Finding(f"{folder}/{segment}", 0, size, Kind.ODD, BLANK, "takes the segment for empty", True, name)
     refused = {} if clean else {paths.SEGMENT_SUFFIX: HANGS}
     yield from _strange_files(f"{snapshot.root}/{folder}", folder, QUEUE_NAMES, QUEUE_SUFFIXES, refused)
+
+
+def _with_losses_joined(files: QueueFiles) -> Iterator[Damage]:
+    """The damage in the index, with one for all messages of a file that a killed node had not written."""
+    lost: dict[str, list[Damage]] = {}
+    for damage in files.unwritten:
+        lost.setdefault(damage.file, []).append(damage)
+    yield from (damage for damage in files.damages if not lost or damage.awaited is None)
+    for first, *others in lost.values():
+        if not others:
+            yield first
+            continue
+        ids = f"of sequence ids {first.awaited} to {others[-1].awaited}"
+        reason = f"{len(others) + 1:,} messages, {ids}, lie after the end of its .qs file"
+        yield replace(first, length=others[-1].position + others[-1].length - first.position, reason=reason)
 
 
 def _finding(damage: Damage, clean: bool, queue: str | None) -> Finding:
