@@ -17,6 +17,7 @@ from storage_core.store import Mode
 from tests.golden.archive import fingerprint
 from tests.rabbitmq import golden, writing
 from tests.rabbitmq.amqp10 import counted, listed, section
+from tests.support.rabbitmq_harm import SMALL, index_file, make
 
 TABLES = ("clean.dot", "file_summary.ets", "msg_store_index.ets")
 
@@ -142,3 +143,17 @@ def test_a_header_whose_range_includes_other_segments(tmp_path: Path) -> None:
     store.repair()
     assert list(store.verify()) == []
     assert golden.table(root, columns=("sequenceId",))["sequenceId"].to_pylist() == [1, 3, 5, 7, 9, 11]
+
+
+def test_bytes_like_a_record_of_another_segment(tmp_path: Path) -> None:
+    """They are damage, even in a short segment; records that lead to messages may mean that `.config` is another's."""
+    root = make(tmp_path / "store", "v", False)
+    before = golden.table(root)
+    last = index_file(root, SMALL, "2.idx")
+    intact = last.read_bytes()
+    last.write_bytes(intact + bytes([0x90, 200]) + bytes(32))
+    with open_store(str(root)) as store:
+        store.repair()
+        assert list(store.verify()) == []
+    assert last.read_bytes() == intact
+    assert golden.table(root).equals(before)

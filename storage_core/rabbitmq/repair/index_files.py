@@ -30,6 +30,7 @@ class Record(NamedTuple):
     is_publish: bool
     is_ack: bool
     size: int
+    position: int
 
 
 @dataclass
@@ -50,15 +51,15 @@ class SegmentRules:
         head = int.from_bytes(data[at : at + 2], "big")
         relative = head & segment.RELATIVE_MASK
         if not head & segment.PUBLISH_BIT:
-            return Record(relative, False, False, segment.MARK.size) if head & segment.MARK_BITS else None
+            return Record(relative, False, False, segment.MARK.size, at) if head & segment.MARK_BITS else None
         size = _publish_size(data, at, segment.PUBLISH.size)
-        return Record(relative, True, False, size) if size else None
+        return Record(relative, True, False, size, at) if size else None
 
     def is_legal(self, record: Record) -> bool:
         """Whether a node accepts the record after those taken before."""
         state = self.states.get(record.sequence, NOTHING)
         if record.is_publish and record.sequence >= self.entry_count:
-            self.strangers += 1
+            self.strangers += self.is_entry(record.position, record)
             return False
         return state == NOTHING if record.is_publish else PUBLISH <= state < ACK
 
@@ -88,11 +89,11 @@ class JournalRules:
         head = int.from_bytes(data[at : at + 8], "big")
         kind, sequence = head >> journal.KIND_SHIFT, head & journal.MAX_SEQUENCE_ID
         if kind > journal.PUBLISH_TRANSIENT:
-            return Record(sequence, False, kind == journal.ACK, journal.MARK.size)
+            return Record(sequence, False, kind == journal.ACK, journal.MARK.size, at)
         size = _publish_size(data, at, journal.PUBLISH.size)
         if not size or data[at : at + journal.PUBLISH.size] == bytes(journal.PUBLISH.size):
             return None
-        return Record(sequence, True, False, size)
+        return Record(sequence, True, False, size, at)
 
     def is_legal(self, record: Record) -> bool:
         """Whether a node accepts the record after those taken before, and together with the segments."""
