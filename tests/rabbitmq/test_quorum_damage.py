@@ -274,3 +274,13 @@ def test_a_log_that_a_node_moves_while_it_is_read_is_no_damage(tmp_path: Path, m
             log.rename(f"{log}.moved")
         with pytest.raises(DataLossError, match=r"\.wal at \d+: the file vanished while the store was read"):
             list(snapshot.read(ScanRequest(mode=mode)))
+
+
+def test_a_lost_config_beside_a_damaged_wal(tmp_path: Path) -> None:
+    """No other file may tell that the queue had entries; without a word, the folder would be read as empty."""
+    folder = golden.unpack("v5_giving_way", tmp_path)
+    assert golden.rows(folder)
+    for name in ("00000001.wal", *(path.name + "/config" for path in folder.glob("2F_*"))):
+        edit(folder / name, lambda data: data.__setitem__(slice(0, 64), bytes(64)))
+    assert "/config at 0: " in refused(folder)
+    assert any(file.endswith("/config") for file, _ in reported(folder))

@@ -84,12 +84,12 @@ class QuorumSnapshot(Snapshot):
 
     @cached_property
     def lost(self) -> list[Damage]:
-        """The logs whose queues are unknown, as damages."""
+        """The logs whose queues are unknown, as damages; a damaged write-ahead log may hold entries of each of them."""
         folders = [damage.file.partition("/")[0] for damage in self._nameless]
         return [
             damage
             for damage, folder in zip(self._nameless, folders, strict=True)
-            if folder.encode() in self.wals.parts or has_log(f"{self.root}/{folder}")
+            if self.wals.damages or folder.encode() in self.wals.parts or has_log(f"{self.root}/{folder}")
         ]
 
     def state(self, queue: QueueDirectory, with_held: bool = False) -> QueueState:
