@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.errors import CorruptionError, DataLossError
+from storage_core.errors import CorruptionError, DataLossError, OptionError
 from storage_core.formats.rabbitmq.quorum import wal
 from storage_core.rabbitmq import open_store
 from storage_core.rabbitmq.quorum.directory import list_queues
 from storage_core.rabbitmq.quorum.snapshot import QuorumSnapshot
-from storage_core.store import Mode, ScanRequest
+from storage_core.store import EARLIEST, Mode, OffsetBound, ScanRequest
 from tests.rabbitmq import quorum_golden as golden
 from tests.support.rabbitmq_damage import edit
 
@@ -284,3 +284,12 @@ def test_a_lost_config_beside_a_damaged_wal(tmp_path: Path) -> None:
         edit(folder / name, lambda data: data.__setitem__(slice(0, 64), bytes(64)))
     assert "/config at 0: " in refused(folder)
     assert any(file.endswith("/config") for file, _ in reported(folder))
+
+
+def test_offsets_of_queues_of_one_name(folder: Path) -> None:
+    """Each virtual host's queue counts its own."""
+    with open_store(str(folder)) as store:
+        snapshot = store.snapshot()
+        snapshot.repeated_topics = frozenset({"t"})
+        with pytest.raises(OptionError, match="'startingOffsets' = 't': several queues have this name"):
+            snapshot.plan(ScanRequest(start=OffsetBound(EARLIEST, {("t", 0): 500})))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.errors import DataLossError
+from storage_core.errors import DataLossError, OptionError
 from storage_core.rabbitmq import open_store
 from storage_core.store import EARLIEST, LATEST, OffsetBound, ScanRequest
 from tests.rabbitmq import stream_golden as golden
@@ -39,3 +39,12 @@ def test_queues_of_one_name(tmp_path: Path) -> None:
         shutil.copytree(own, tmp_path / "copy" / "stream" / f"{name}_{int(declared) + moment}")
     with open_store(str(tmp_path / "copy" / "stream")) as store:
         assert store.snapshot().repeated_topics == {"__ret"}
+        for name, snapshot in (("startingOffsets", store.snapshot()), ("endingOffsets", store.snapshot())):
+            bound = OffsetBound(EARLIEST if name == "startingOffsets" else LATEST, {("__ret", 0): 2000})
+            request = ScanRequest(**{"start" if name == "startingOffsets" else "stop": bound})
+            with pytest.raises(
+                OptionError, match=rf"'{name}' = '__ret': several queues have this name, .* option vhost"
+            ):
+                snapshot.plan(request)
+        with pytest.raises(OptionError, match="several queues have this name"):
+            store.follow().look().starts(ScanRequest(start=OffsetBound(EARLIEST, {("__ret", 0): 2000})))

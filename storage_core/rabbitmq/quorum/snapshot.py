@@ -154,6 +154,7 @@ class QuorumSnapshot(Snapshot):
         selection.check_request(request)
         wanted, store = self.schema(request), request.store_name or self.store
         index_filter = _IndexFilter(request.predicates, store)
+        selection.refuse_repeated(request, self.repeated_topics)
         names = set(selection.queues_of(request, self.topics()))
         chosen = [queue for queue in self.directories if queue.name[1] in names and index_filter.takes(queue)]
         vhosts, queues = tuple(q.name[0] for q in chosen), tuple(q.name[1] for q in chosen)

@@ -53,6 +53,17 @@ def queues_of(request: ScanRequest, names: Collection[str]) -> list[str]:
     return sorted(selected)
 
 
+def refuse_repeated(request: ScanRequest, repeated: Collection[str]) -> None:
+    """Raises OptionError for offsets of a name that several virtual hosts have: each queue counts its own."""
+    for option, bound in (("startingOffsets", request.start), ("endingOffsets", request.stop)):
+        for name, _ in bound.offsets:
+            if name in repeated:
+                raise OptionError(
+                    option, name, "several queues have this name, and each counts its own offsets; choose one with the "
+                    "option vhost, or use where(sequenceId >= ...)"
+                )  # fmt: skip
+
+
 def _check_keys(option: str, keys: Sequence[QueueKey], names: Collection[str]) -> None:
     _check_names(option, [name for name, _ in keys], names)
     for name, queue_id in keys:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_core.rabbitmq.disk.damage import Damage
-from storage_core.rabbitmq.read.selection import queues_of
+from storage_core.rabbitmq.read.selection import queues_of, refuse_repeated
 from storage_core.rabbitmq.stream_queues import selection
 from storage_core.rabbitmq.stream_queues.directory import StreamDirectory
 from storage_core.rabbitmq.stream_queues.segment import CHUNKS
@@ -52,6 +52,7 @@ class GrowingSnapshot(StreamQueuesSnapshot, StreamSnapshot):
         names = self.topics()
         topics = None if request.topics is None else tuple(name for name in request.topics if name in names)
         assign = None if request.assign is None else tuple(key for key in request.assign if key[0] in names)
+        refuse_repeated(request, self.repeated_topics)
         selected = queues_of(replace(request, topics=topics, assign=assign), names)
         return {
             key: selection.bounds(log, self.info(log.stream), request)[0]

@@ -22,7 +22,7 @@ from storage_core.rabbitmq import schema
 from storage_core.rabbitmq.disk.damage import Damage
 from storage_core.rabbitmq.index.entries import new_entries
 from storage_core.rabbitmq.read.batch_builder import LEAVE_OUT, RowContext
-from storage_core.rabbitmq.read.selection import queues_of
+from storage_core.rabbitmq.read.selection import queues_of, refuse_repeated
 from storage_core.rabbitmq.stream_queues import selection
 from storage_core.rabbitmq.stream_queues.directory import StreamDirectory, list_streams, node_is_of_3_13
 from storage_core.rabbitmq.stream_queues.partition import ChunkRange, StreamPartition
@@ -90,6 +90,7 @@ class StreamQueuesSnapshot(Snapshot):
     def chosen(self, request: ScanRequest) -> list[StreamDirectory]:
         """The streams that a request selects, also by its predicates on their names. OptionError."""
         selection.check_request(request)
+        refuse_repeated(request, self.repeated_topics)
         names = set(queues_of(request, self.topics()))
         conditions = [condition(predicate) for predicate in request.predicates]
         of_queues = [one for one in conditions if one.columns <= QUEUE_COLUMNS]
