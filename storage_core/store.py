@@ -60,8 +60,8 @@ class Predicate:
     """One filter `column op value`, as pushed down: every message for which it is not true may be left out.
 
     `op` is one of `=`, `!=`, `<`, `<=`, `>`, `>=`, `in`, `not in`, `is null`, `is not null`, `starts with`, `not starts
-    with`, `contains`. Times are epoch microseconds. `any of` names no column: its value is a tuple of tuples of
-    predicates, and all predicates of at least one tuple must hold.
+    with`, `contains`, `not blank` (more than Java's white space). Times are epoch microseconds. `any of` names no
+    column: its value is a tuple of tuples of predicates, and all predicates of at least one tuple must hold.
     """
 
     column: str

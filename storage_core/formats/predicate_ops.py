@@ -65,6 +65,9 @@ def _contains(column: pa.Array, value: Any) -> pa.Array:
     return pc.match_substring(column, value)
 
 
+_NOT_BLANK = r"[^\x09-\x0D\x1C-\x20\x{1680}\x{2000}-\x{2006}\x{2008}-\x{200A}\x{2028}\x{2029}\x{205F}\x{3000}]"
+"""A character that is not white space for Java's `Character.isWhitespace`."""
+
 _OPERATORS: dict[str, Callable[[pa.Array, Any], pa.Array]] = {
     "=": _compared(pc.equal),
     "!=": _compared(pc.not_equal),
@@ -79,4 +82,5 @@ _OPERATORS: dict[str, Callable[[pa.Array, Any], pa.Array]] = {
     "starts with": pc.starts_with,
     "not starts with": lambda column, value: pc.invert(pc.starts_with(column, value)),
     "contains": _contains,
+    "not blank": lambda column, _: pc.match_substring_regex(column, _NOT_BLANK),
 }

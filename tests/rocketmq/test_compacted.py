@@ -169,6 +169,32 @@ def test_after_a_crash_a_queue_may_begin_later_than_it_did(tmp_path: Path) -> No
         assert list(store.view("queues"))
 
 
+@pytest.mark.parametrize(
+    ("blank", "is_served"),
+    [
+        ("     ", False),
+        (" \t\n\r\x1c", False),
+        ("\u3000  ", False),
+        ("\u2028\x0b\x0c", False),
+        ("\u00a0   ", True),
+        ("  k  ", True),
+    ],
+    ids=ascii,
+)
+def test_a_start_dispatches_no_message_with_blank_keys(tmp_path: Path, blank: str, is_served: bool) -> None:
+    directory = archive.unpack("killed-5.3.3", tmp_path, ENGINE)
+    lost = lose_entries(directory, 3, also_queues=False)
+    before = rows_of(directory)
+    row = next(row for row in before if place(row) in lost and len(row["key"]) == len(blank.encode()))
+    with (directory / "commitlog" / f"{0:020d}").open("r+b") as log:
+        log.seek(row["physicalOffset"])
+        record = log.read(row["size"])
+        log.seek(row["physicalOffset"])
+        log.write(record.replace(b"KEYS\x01" + row["key"].encode(), b"KEYS\x01" + blank.encode()))
+    expected = [place(each) for each in before if is_served or each is not row]
+    assert [place(each) for each in rows_of(directory)] == expected
+
+
 def test_after_a_clean_stop_it_does_not(tmp_path: Path) -> None:
     directory = archive.unpack("stopped-5.3.3", tmp_path, ENGINE)
     before = rows_of(directory)

@@ -29,8 +29,8 @@ from storage_core.rocketmq.recovery.queue_ranges import ServedQueues
 from storage_core.rocketmq.schema import message_schema
 from storage_core.store import Predicate, QueueInfo, QueueKey, Scan, ScanPartition, ScanRequest, Snapshot
 
-HAS_KEYS = Predicate("key", "not in", ("", " "))
-"""What a broker requires of a message before it appends it to the log of a compacted queue."""
+HAS_KEYS = Predicate("key", "not blank")
+"""What a broker requires of a message before it appends it to the log of a compacted queue (rocketmq.md 3.9)."""
 
 
 class RocketSnapshot(Snapshot):
