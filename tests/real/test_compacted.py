@@ -56,6 +56,21 @@ def test_a_queue_whose_first_file_has_no_entry(tmp_path: Path) -> None:
     assert not any(place(row)[:2] == ("settings", 1) for row in rows)
 
 
+@pytest.mark.parametrize("lost", ["compactionLog", "compactionCq"])
+def test_a_queue_without_one_of_its_folders(lost: str, tmp_path: Path) -> None:
+    """Also of what a start after a crash would dispatch to it, a consumer gets nothing."""
+    store = archive.unpack("killed-5.3.3", tmp_path, "rocketmq/compacted")
+    entries, log = (files_of(store, name, "settings", 1)[0] for name in ("compactionCq", "compactionLog"))
+    size, settings = entries.stat().st_size, SMALL | {"compactionScheduleInternal": NEVER_MS}
+    settings |= {"compactionCqMappedFileSize": size, "compactionMappedFileSize": log.stat().st_size - size}
+    shutil.rmtree(store / "compaction" / lost / "settings" / "1")
+    rows = in_order(read(store, in_partitions(1, topics=TOPICS, **AS_BROKER)))
+    with Broker("533", store, settings) as broker:
+        messages = broker.consume("group", list(TOPICS), PATIENCE_MS)
+    assert [place(row) for row in rows] == [place(each) for each in in_order(messages)]
+    assert not any(place(row)[:2] == ("settings", 1) for row in rows)
+
+
 def in_order(rows: list[Row]) -> list[Row]:
     return sorted(rows, key=place)
 

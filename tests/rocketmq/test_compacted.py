@@ -17,7 +17,7 @@ from storage_core.formats.rocketmq.message import HEADER
 from storage_core.store import EARLIEST, LATEST, Mode, OffsetBound, Predicate, Scan, ScanRequest
 from tests.golden import archive
 from tests.reference.consumed import got, shown_fields
-from tests.reference.served import Row, by_place, partition_rows, place
+from tests.reference.served import Row, by_place, partition_rows, place, read
 from tests.support.compacted_store import files_of, lose_entries
 from tests.support.golden_stores import name_and_directory
 from tests.support.memory_bucket import Bucket, served
@@ -261,6 +261,22 @@ def test_a_queue_whose_first_file_has_no_entry_serves_nothing(directory: Path) -
         assert store.snapshot().warnings()[-1].startswith("store: of the compacted queues settings/0 a broker serves")
         ranges = {(queue.topic, queue.queue_id): (queue.start, queue.stop) for queue in store.queues()}
     assert ranges["settings", 0] == (0, 0)
+
+
+@pytest.mark.parametrize("lost", ["compactionLog", "compactionCq"])
+def test_a_queue_without_one_of_its_folders_serves_nothing(directory: Path, lost: str) -> None:
+    before = rows_of(directory)
+    shutil.rmtree(directory / "compaction" / lost / "settings")
+    rows = [row for row in before if row["topic"] != "settings"]
+    assert rows_of(directory) == sorted(read(directory, ScanRequest(topics=TOPICS)), key=place) == rows
+    with open_store(str(directory)) as store:
+        found = list(store.verify())
+        assert [(each.file, each.kind, each.queue, each.repairable) for each in found] == [
+            (f"compaction/{lost}/settings/{number}", "unserved compacted queue", f"settings/{number}", False)
+            for number in range(2)
+        ]
+        assert "of the compacted queues settings/0, settings/1 a broker serves" in store.snapshot().warnings()[-1]
+        assert list(store.view("queues"))
 
 
 def test_nothing_is_written_to_a_compacted_topic(directory: Path) -> None:

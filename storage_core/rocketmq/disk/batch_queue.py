@@ -34,13 +34,15 @@ UNBOUNDED = (1 << 63) - 1
 class BatchQueue:
     """The log with the records of one queue, and the files of its entries. Queue offsets increase from entry to entry;
     those of a compacted queue have holes. In each file, the first entry that points behind `log_end` and all after it
-    are ignored.
+    are ignored. `is_half`: whether a compacted queue lacks the folder of its log or that of its entries, but has files
+    in the other one.
     """
 
     log: FileChain
     entry_files: FileChain
     is_compacted: bool
     log_end: int
+    is_half: bool = False
 
     def entries(self, files: OpenFiles, index: int) -> npt.NDArray[Any]:
         """The entries of file number `index` that name a record, in disk byte order. Shape (n,).
@@ -137,11 +139,15 @@ def batch_queue_files(root: str) -> dict[QueueKey, FileChain]:
 
 
 def compacted_queues(root: str, topic: str) -> dict[QueueKey, BatchQueue]:
-    """The queues of a compacted topic that have files, by topic and queue id."""
+    """The queues of a compacted topic that have a folder of entries, or files in their log; by topic and queue id."""
     logs, entries = (os.path.join(root, folder, topic) for folder in (paths.COMPACTION_LOG, paths.COMPACTION_QUEUE))
+    names = set(names_in(logs)), set(names_in(entries))
     found = {}
-    for name in names_in(entries):
-        if (queue_id := paths.queue_id_of(name)) is not None:
-            chains = find_chain([os.path.join(logs, name)]), find_chain([os.path.join(entries, name)])
-            found[topic, queue_id] = BatchQueue(*chains, is_compacted=True, log_end=UNBOUNDED)
+    for name in sorted(names[0] | names[1]):
+        if (queue_id := paths.queue_id_of(name)) is None:
+            continue
+        chains = find_chain([os.path.join(logs, name)]), find_chain([os.path.join(entries, name)])
+        is_half = name in names[0] ^ names[1] and any(chain.files for chain in chains)
+        if name in names[1] or is_half:
+            found[topic, queue_id] = BatchQueue(*chains, is_compacted=True, log_end=UNBOUNDED, is_half=is_half)
     return found

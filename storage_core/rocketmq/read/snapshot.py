@@ -136,7 +136,8 @@ class RocketSnapshot(Snapshot):
         if unserved := sorted(f"{key[0]}/{key[1]}" for key, queue in self.served.batched.items() if queue is UNSERVED):
             lines.append(
                 f"{self._store_name}: of the compacted queues {listing(unserved)} a broker serves nothing, because the "
-                "first file of entries has none; option scan=log reads their messages"
+                "first file of entries has none, or the folder of the entries or of their log is missing; option "
+                "scan=log reads their messages"
             )
         return lines
 

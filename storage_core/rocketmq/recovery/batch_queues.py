@@ -185,8 +185,9 @@ def served_batched(
     listing: Listing, verdict: Verdict, compacted: Collection[str], files: OpenFiles
 ) -> dict[QueueKey, BatchQueue]:
     """The batch queues, and those of compacted topics: NO_FILES for one without files in `compaction/`, of which a
-    broker serves only what a start dispatches to it, UNSERVED for one whose first file of entries has none, of which
-    a pull finds nothing. Their files are listed by this call. `compacted` are the topics of `served_compacted`.
+    broker serves only what a start dispatches to it, UNSERVED for one of which a pull finds nothing: its first file of
+    entries has none, or it lacks one of its two folders. Their files are listed by this call. `compacted` are the
+    topics of `served_compacted`.
 
     4.9 supports neither, and without `compaction/` a compacted topic is read from its consume queues.
     """
@@ -201,7 +202,7 @@ def served_batched(
     found |= {key: NO_FILES for key in verdict.queues if key[0] in compacted}
     for topic in compacted:
         for key, queue in compacted_queues(listing.root, topic).items():
-            found[key] = UNSERVED if queue.begins_empty(files) else queue
+            found[key] = UNSERVED if queue.is_half or queue.begins_empty(files) else queue
     return found
 
 

@@ -22,7 +22,7 @@ from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.consumequeue import BATCH_ENTRY
 from storage_core.formats.rocketmq.message import FLAWS, Flaw
 from storage_core.rocketmq.disk.batch_queue import BatchQueue, addresses, compacted_queues
-from storage_core.rocketmq.disk.config_files import batch_topics
+from storage_core.rocketmq.disk.config_files import batch_topics, compacted_topics
 from storage_core.rocketmq.disk.record_reader import RecordReader
 from storage_core.rocketmq.recovery.batch_queues import batch_entries, served_batched
 from storage_core.rocketmq.recovery.recovery import dispatched_records
@@ -92,11 +92,16 @@ def _unlisted(subject: Subject) -> Iterator[Finding]:
 
 def _wrong_compacted(subject: Subject) -> Iterator[Finding]:
     root = subject.listing.root
-    for topic in names_in(os.path.join(root, paths.COMPACTION_QUEUE)):
+    stated = compacted_topics(root)
+    folders = [os.path.join(root, folder) for folder in (paths.COMPACTION_LOG, paths.COMPACTION_QUEUE)]
+    for topic in sorted({name for folder in folders for name in names_in(folder)}):
         for key, queue in compacted_queues(root, topic).items():
+            if queue.is_half:
+                yield from _half(subject, key, queue) if topic in stated else ()
+                continue
             yield from _wrong_files(subject, key, queue)
-            for folder in (paths.COMPACTION_LOG, paths.COMPACTION_QUEUE):
-                yield from strays_in(subject, os.path.join(root, folder, key[0], str(key[1])), key)
+            for folder in folders:
+                yield from strays_in(subject, os.path.join(folder, key[0], str(key[1])), key)
             with OpenFiles() as files:
                 if queue.begins_empty(files):
                     path, reason = queue.entry_files.files[0].path, "the first file of entries has none"
@@ -104,6 +109,16 @@ def _wrong_compacted(subject: Subject) -> Iterator[Finding]:
                 for index, file in enumerate(queue.entry_files.files):
                     if file.base_offset in queue.log.bases:
                         yield from _wrong_entries(subject, key, queue, index, files)
+
+
+def _half(subject: Subject, key: QueueKey, queue: BatchQueue) -> Iterator[Finding]:
+    """A finding about the folder that a compacted queue lacks: a broker opens neither, also to dispatch a message."""
+    has, lacks = paths.COMPACTION_LOG, paths.COMPACTION_QUEUE
+    if queue.entry_files.files:
+        has, lacks = lacks, has
+    path = os.path.join(subject.listing.root, lacks, key[0], str(key[1]))
+    reason = f"the folder is missing, and that in {has} has files"
+    yield subject.finding(Kind.UNSERVED, path, 0, 0, reason, queue=key, repairable=False)
 
 
 def _wrong_files(subject: Subject, key: QueueKey, queue: BatchQueue) -> Iterator[Finding]:
