@@ -25,10 +25,19 @@ ROCKSDB_MARK = "CURRENT"
 LIGHT_QUEUE_PREFIX = "%LMQ%"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
+LONGEST_FOLDER = 255
+"""The limit of file systems for a name, in bytes."""
+
 
 def chain_name(base_offset: int) -> str:
     """The name of the file that begins at `base_offset`: 20 digits."""
     return f"{base_offset:020d}"
+
+
+def has_folder(topic: str, queue_id: int) -> bool:
+    """Whether a queue can have a folder that a start finds again; a damaged record may name any topic and queue."""
+    is_name = topic not in ("", ".", "..") and "/" not in topic and "\0" not in topic
+    return is_name and len(topic.encode()) <= LONGEST_FOLDER and queue_id >= 0
 
 
 def queue_id_of(name: str) -> int | None:

@@ -16,7 +16,7 @@ from storage_core.arrays import as_array, as_mask, as_numbers, text_array
 from storage_core.formats.byte_search import find_all
 from storage_core.formats.layout import Mask, Positions
 from storage_core.formats.rocketmq.message import Messages
-from storage_core.formats.rocketmq.paths import LIGHT_QUEUE_PREFIX, SCHEDULE_TOPIC
+from storage_core.formats.rocketmq.paths import LIGHT_QUEUE_PREFIX, LONGEST_FOLDER, SCHEDULE_TOPIC
 from storage_core.formats.rocketmq.properties import MULTI_DISPATCH, MULTI_OFFSETS, PropertyColumn
 from storage_core.formats.spans import offsets_of
 
@@ -24,8 +24,6 @@ SEPARATOR = ","
 ALONE_IN_5X = ("%RETRY%", "rmq_sys_", SCHEDULE_TOPIC)
 """Prefixes of the topics whose records 5.x lists in their own queue alone."""
 QUEUE_OFFSET, FOLDER = "^[0-9]{1,18}$", r"^[^/\x00]+$"
-LONGEST_FOLDER = 255
-"""The limit of file systems for a name, in bytes."""
 _NEEDLE = MULTI_OFFSETS.encode()
 
 

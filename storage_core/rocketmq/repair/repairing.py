@@ -77,11 +77,16 @@ PLANNED = {
     "maxIndexNum",
 }
 
+IN_NO_FOLDER = "nothing; scan=log reads the messages"
+"""What is done about messages whose queue cannot have a folder."""
+
 
 def planned(findings: Iterator[Finding]) -> Iterator[str]:
     """What a repair would do about each finding, one line each."""
     for finding in findings:
-        yield f"{placed(finding)}: {finding.kind}: {PLANNED[Kind(finding.kind)]}"
+        kind = Kind(finding.kind)
+        in_no_folder = kind in QUEUES | BATCHES and not finding.repairable
+        yield f"{placed(finding)}: {kind.value}: {IN_NO_FOLDER if in_no_folder else PLANNED[kind]}"
 
 
 def placed(finding: Finding) -> str:
@@ -129,7 +134,7 @@ class Repair:
                     break
             if (self.done or was_stopped) and system.exists(os.path.join(self.root, paths.ABORT)):
                 subject = self._subject()
-                self._list_batches(subject, set(subject.verdict.batches), cut)
+                self._list_batches(subject, _listable(subject), cut)
                 complete(self.root, self._with_queue_entries(self._with_geometry()))
             self.done += set_remembered(list_store(self.root, self.settings.commit_log_path))
             remove_guard(self._folders)
@@ -189,7 +194,7 @@ class Repair:
         batches = _queues_of(finding for finding in findings if Kind(finding.kind) in BATCHES)
         if not queues and not batches and not of_index and Kind.CHECKPOINT not in kinds:
             return False
-        self._list_batches(subject, batches | subject.verdict.batches.keys(), cut)
+        self._list_batches(subject, batches | _listable(subject), cut)
         remember(subject, queues)
         settings = self._with_queue_entries(settings)
         self._start_over()
@@ -249,6 +254,12 @@ class Repair:
         return settings if entries is None else replace(settings, queue_entries=entries)
 
 
+def _listable(subject: Subject) -> set[QueueKey]:
+    """The batch queues that a broker start would complete, and that can have a folder."""
+    return {key for key in subject.verdict.batches if paths.has_folder(*key)}
+
+
 def _queues_of(findings: Iterator[Finding]) -> set[QueueKey]:
     named = (finding.queue.rpartition("/") for finding in findings if finding.queue is not None)
-    return {(topic, int(queue_id)) for topic, _, queue_id in named}
+    keys = {(topic, int(queue_id)) for topic, _, queue_id in named}
+    return {key for key in keys if paths.has_folder(*key)}

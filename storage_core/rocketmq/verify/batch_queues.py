@@ -87,7 +87,7 @@ def _unlisted(subject: Subject) -> Iterator[Finding]:
         count, first, last = sum(stop - start for start, stop in gone), gone[0][0], gone[-1][1] - 1
         reason = f"queue offsets {first} to {last}: {counted(count, 'message is', 'messages are')} in no queue file"
         path = os.path.join(root, paths.BATCH_CONSUME_QUEUE, key[0], str(key[1]))
-        yield subject.finding(Kind.UNLISTED_BATCH, path, 0, 0, reason, queue=key)
+        yield subject.finding(Kind.UNLISTED_BATCH, path, 0, 0, reason, queue=key, repairable=paths.has_folder(*key))
 
 
 def _wrong_compacted(subject: Subject) -> Iterator[Finding]:

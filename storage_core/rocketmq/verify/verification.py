@@ -283,8 +283,9 @@ class _Verification:
                     yield entry_finding(self.subject, checked.queue, Kind.UNLISTED, run.first, count, reason, effect)
                 else:
                     folder = os.path.join(self.subject.listing.root, paths.CONSUME_QUEUE, key[0], str(key[1]))
-                    reason = f"queue offsets {run.first} to {run.stop - 1}: {reason}"
-                    yield self.subject.finding(Kind.UNLISTED, folder, 0, 0, reason, effect, key)
+                    reason, mends = f"queue offsets {run.first} to {run.stop - 1}: {reason}", paths.has_folder(*key)
+                    reason += "" if mends else ", and the queue cannot have a folder"
+                    yield self.subject.finding(Kind.UNLISTED, folder, 0, 0, reason, effect, key, mends)
 
     def _listed_again(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """Addresses of the records that the next broker start lists, ascending."""

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from storage_core.files.open_files import OpenFiles
 from storage_core.formats.layout import Positions
+from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.formats.rocketmq.message import ROLLBACK, TRANSACTION_MASK
 from storage_core.rocketmq.disk.tags_code import tags_codes
@@ -41,12 +42,16 @@ class MissingEntries:
 
 
 def missing_entries(store: StoreState) -> Iterator[MissingEntries]:
-    """The entries that a broker's dispatcher would append to the queues, in log order."""
+    """The entries that a broker's dispatcher would append to the queues, in log order, but none of a queue that cannot
+    have a folder.
+    """
     with OpenFiles() as files:
         for run, entries in redispatched(store.listing.log, store.verdict, files):
             codes = tags_codes(run.messages)[entries.rows]
             times = run.messages.column("store_ms")[entries.rows]
             for number in np.unique(entries.queue).tolist():
+                if not paths.has_folder(*entries.keys[number]):
+                    continue
                 rows = np.flatnonzero(entries.queue == number)
                 yield MissingEntries(
                     entries.keys[number], int(entries.queue_offsets[rows[0]]), entries.physical_offsets[rows],

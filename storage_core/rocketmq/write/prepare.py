@@ -113,7 +113,7 @@ def store_ends(
     refuse_intact_records(store)
     refuse_stale_entries(store)
     log, verdict = store.listing.log, store.verdict
-    queues = {key: bounds.stop for key, bounds in verdict.queues.items()}
+    queues = {key: bounds.stop for key, bounds in verdict.queues.items() if paths.has_folder(*key)}
     known = store.listing.entries_per_file or noted_queue_entries(root)
     if not known and trusting:
         _refuse_unknown_queues(root, settings, log.file_size)

@@ -216,7 +216,7 @@ class Publisher:
 
     def _write_missing(self, store: StoreState, writer: QueueWriter) -> None:
         for key, verdict in store.verdict.queues.items():
-            if verdict.filler < verdict.first and verdict.disk_stop < verdict.stop:
+            if verdict.filler < verdict.first and verdict.disk_stop < verdict.stop and paths.has_folder(*key):
                 writer.fill(key, verdict.filler, verdict.first)
         for missing in missing_entries(store):
             entries = encode_entries(missing.physical_offsets, missing.sizes, missing.tags_codes)
