@@ -61,11 +61,19 @@ def read_manifest(root: str) -> Manifest | None:
             str(name): ManifestFile(int(size), int(modified_ns), tuple(crcs))
             for name, (size, modified_ns, crcs) in noted["files"].items()
         }
+        folders = tuple(map(str, noted["folders"]))
         if any(len(file.crcs) != len(list(pieces_of(file.size))) for file in files.values()):
             raise ValueError(path)
-        return Manifest(files, tuple(noted["folders"]))
+        if not all(map(_is_inside, folders)):
+            raise ValueError(path)
+        return Manifest(files, folders)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise MqStoreError(f"{path}: it is not a manifest; copy the store again, or remove it") from None
+
+
+def _is_inside(name: str) -> bool:
+    """Whether a name is that of a folder inside the copy."""
+    return "\0" not in name and not {"", ".", ".."}.intersection(name.split("/"))
 
 
 def pieces_of(size: int) -> Iterator[tuple[int, int]]:

@@ -267,6 +267,22 @@ def test_a_copy_that_is_not_as_its_manifest_is_no_store(bucket: Bucket, store: P
         open_store(str(tmp_path / "down"))
 
 
+@pytest.mark.parametrize("name", ["../../../../outside", "a/../../../../outside", "/", "a//b", "a/.", "\0", ""])
+def test_no_folder_of_a_manifest_is_made_outside_the_copy(
+    bucket: Bucket, store: Path, tmp_path: Path, name: str
+) -> None:
+    copy_store(str(store), URI)
+    path = BELOW + ".mqstore/manifest.json"
+    data = bucket.content[path]
+    assert isinstance(data, bytes)
+    bucket.add(path, json.dumps(json.loads(data) | {"folders": [name]}).encode())
+    registry.forget_all()
+    before = set(tmp_path.rglob("*"))
+    with pytest.raises(MqStoreError, match=r"manifest\.json: it is not a manifest; copy the store again"):
+        copy_store(URI, str(tmp_path / "a" / "b" / "down"))
+    assert not [path for path in set(tmp_path.rglob("*")) - before if path.name == "outside"]
+
+
 def test_failed_requests_are_retried(bucket: Bucket, store: Path, tmp_path: Path) -> None:
     failed: set[tuple[str, str]] = set()
 
