@@ -86,6 +86,29 @@ def test_another_type_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k
                 assert rows(store) == expected[number]
 
 
+@pytest.mark.parametrize("name", archive.names("rocketmq/compacted"))
+def test_a_running_stream_sees_another_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Also if nothing else changes, after a clean stop and while a broker seems to run."""
+    directory = archive.unpack(name, tmp_path, "rocketmq/compacted")
+    topics = directory / "config" / "topics.json"
+    texts = [topics.read_text(), topics.read_text().replace("COMPACTION", "DELETE")]
+    expected = []
+    for text in texts:
+        topics.write_text(text)
+        expected.append(fresh_rows(directory, monkeypatch))
+    assert expected[0] != expected[1]
+    with open_store(str(directory), recovery="5.x") as store:
+        tail = store.follow()
+        for number in (1, 0, 1):
+            topics.write_text(texts[number])
+            snapshot = tail.look()
+            plan = snapshot.plan_ranges(ScanRequest(), snapshot.positions)
+            found = [row for part in plan for batch in part.read() for row in batch.to_pylist()]
+            assert sorted(found, key=place) == expected[number]
+        assert tail.look() is tail.look()
+        tail.close()
+
+
 def test_unchanged_types_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = str(compacted(tmp_path))
     found = directory_cache.stated_topics(root)

@@ -125,7 +125,8 @@ class Growth:
             self.since = time.monotonic()
         log_end = self.reach
         before = self.served
-        if changed or before.batched or listing is not before.listing or log_end != before.verdict.log_end:
+        is_same = before.are_of(listing, before.verdict) and log_end == before.verdict.log_end
+        if changed or before.batched or not is_same:
             gone = before.listing.queues.keys() - listing.queues.keys()
             queues = {key: each for key, each in {**before.verdict.queues, **changed}.items() if key not in gone}
             unlisted = any(bounds.stop > bounds.disk_stop for bounds in queues.values())

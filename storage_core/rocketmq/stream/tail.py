@@ -98,7 +98,8 @@ class RocketTail(Tail):
     def _take_stamps(self) -> list[tuple[str, Stamp]]:
         job = JobFolder(self._root)
         watched = [job.state, job.draft, job.intent, os.path.join(self._root, paths.ABORT), *self._folders,
-                   os.path.join(self._root, paths.CONSUME_QUEUE)]  # fmt: skip
+                   os.path.join(self._root, paths.CONSUME_QUEUE),
+                   os.path.join(self._root, paths.CONFIG, "topics.json")]  # fmt: skip
         return [(path, system.stamp(path)) for path in watched]
 
     def _is_unchanged(self) -> bool:
