@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from storage_core import open_store
 from storage_core.errors import CorruptionError, MqStoreError
+from storage_core.files import system
 from storage_core.formats.rocketmq.message import HEADER
 from storage_core.store import EARLIEST, LATEST, Mode, OffsetBound, Predicate, Scan, ScanRequest
 from tests.golden import archive
@@ -277,6 +279,33 @@ def test_a_queue_without_one_of_its_folders_serves_nothing(directory: Path, lost
         ]
         assert "of the compacted queues settings/0, settings/1 a broker serves" in store.snapshot().warnings()[-1]
         assert list(store.view("queues"))
+
+
+@pytest.mark.parametrize("topic", ["../../../other", "/", "a/b", "..", "a\0b", "x" * 300, "标" * 90])
+def test_a_compacted_topic_that_cannot_have_a_folder(
+    tmp_path: Path, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No name in topics.json leads out of the store, or keeps it from being read."""
+    directory = archive.unpack("killed-5.3.3", tmp_path, ENGINE)
+    shutil.copytree(directory / "compaction" / "compactionCq" / "settings", tmp_path / "other")
+    before = rows_of(directory)
+    path = directory / "config" / "topics.json"
+    topics = json.loads(path.read_text())
+    topics["topicConfigTable"][topic] = {"topicName": topic, "attributes": {"cleanup.policy": "COMPACTION"}}
+    path.write_text(json.dumps(topics))
+    listed, names = set[Path](), system.names
+
+    def noted(path: str) -> list[str]:
+        listed.add(Path(os.path.normpath(path)))
+        return names(path)
+
+    monkeypatch.setattr(system, "names", noted)
+    assert rows_of(directory) == before
+    with open_store(str(directory)) as store:
+        assert list(store.verify()) == []
+        assert not any(queue.topic == topic for queue in store.queues())
+    assert listed
+    assert not [path for path in listed if not path.is_relative_to(directory)]
 
 
 def test_nothing_is_written_to_a_compacted_topic(directory: Path) -> None:

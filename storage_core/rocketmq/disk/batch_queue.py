@@ -140,6 +140,8 @@ def batch_queue_files(root: str) -> dict[QueueKey, FileChain]:
 
 def compacted_queues(root: str, topic: str) -> dict[QueueKey, BatchQueue]:
     """The queues of a compacted topic that have a folder of entries, or files in their log; by topic and queue id."""
+    if not paths.has_folder(topic, 0):
+        return {}  # topics.json may name anything
     logs, entries = (os.path.join(root, folder, topic) for folder in (paths.COMPACTION_LOG, paths.COMPACTION_QUEUE))
     names = set(names_in(logs)), set(names_in(entries))
     found = {}
