@@ -4,6 +4,7 @@ the store.
 
 from __future__ import annotations
 
+import json
 import struct
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from storage_core import open_store
 from storage_core.formats.rocketmq.message import HEADER
 from storage_core.formats.rocketmq.paths import has_folder
+from storage_core.rocketmq.repair.offset_moves import note_path
 from storage_core.store import Scan
 from tests.golden import archive
 from tests.reference.served import by_place
@@ -64,6 +66,20 @@ def test_a_repair_lists_them_nowhere(store: Path, tmp_path: Path, loses_queues: 
     assert reason.endswith("1 message is in no queue file, and the queue cannot have a folder")
     assert not is_repairable
     assert len(by_place(target, 1)) == len(by_place(target, 1, scan=Scan.LOG)) - excluded(target) - 1
+
+
+@pytest.mark.parametrize("noted", [("../../../outer", 0), ("%RETRY%group/a", 0), (TOPIC.decode(), -1)])
+def test_a_stopped_repair_that_began_to_list_them(store: Path, tmp_path: Path, noted: tuple[str, int]) -> None:
+    """As a repair of an earlier version of mqstore did."""
+    note = Path(note_path(str(store)))
+    note.parent.mkdir(exist_ok=True)
+    note.write_text(json.dumps({"inOrder": [noted]}))
+    before = outside(tmp_path, store)
+    with open_store(str(store)) as opened:
+        done = opened.repair()
+    assert not any(f"{noted[0]}/{noted[1]}" in line for line in done)
+    assert outside(tmp_path, store) == before
+    assert [is_repairable for _, is_repairable in unlisted(store)] == [False]
 
 
 def excluded(directory: Path) -> int:

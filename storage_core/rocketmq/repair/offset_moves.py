@@ -85,8 +85,9 @@ def remember_in_order(root: str, keys: Iterable[QueueKey]) -> None:
 
 
 def remembered_in_order(root: str) -> set[QueueKey]:
-    """The queues that a stopped repair may not have replaced yet."""
-    return {(topic, queue_id) for topic, queue_id in (read_json(note_path(root)) or {}).get("inOrder", [])}
+    """The queues that a stopped repair may not have replaced yet; none that cannot have a folder."""
+    noted = (read_json(note_path(root)) or {}).get("inOrder", [])
+    return {(topic, queue_id) for topic, queue_id in noted if paths.has_folder(topic, queue_id)}
 
 
 def _address(queue: ConsumeQueue, files: OpenFiles, offset: int, log: FileChain) -> int | None:
