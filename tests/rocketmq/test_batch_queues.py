@@ -16,6 +16,7 @@ import pytest
 from storage_core import open_store
 from storage_core.errors import CorruptionError
 from storage_core.formats.rocketmq.consumequeue import BATCH_ENTRY
+from storage_core.formats.rocketmq.message import HEADER
 from storage_core.rocketmq.disk.directory import list_store
 from storage_core.rocketmq.read import batch_builder
 from storage_core.rocketmq.recovery.recovery import recover
@@ -342,6 +343,18 @@ def test_an_entry_with_an_impossible_queue_offset(directory: Path, offset: int) 
         assert rows_of(directory, 5) == found
         assert all(row in rows for row in found)
         file.write_bytes(before)
+
+
+def test_an_entry_that_a_repair_would_make_again_is_left(directory: Path) -> None:
+    """A dispatcher lists an inner batch at its INNER_BASE, whatever its QUEUEOFFSET."""
+    (address, _), *_ = Counter(row["physicalOffset"] for row in rows_of(directory, topics=("bulk",))).most_common(1)
+    file = max(file for file in (directory / "commitlog").iterdir() if int(file.name) <= address)
+    with file.open("r+b") as log:
+        log.seek(address - int(file.name) + HEADER.field("queue_offset").offset)
+        log.write((1 << 40).to_bytes(8, "big"))
+    with open_store(str(directory)) as store:
+        assert [(each.kind, each.repairable) for each in store.verify()] == [("wrong batch entry", False)]
+        assert store.repair() == []
 
 
 @pytest.mark.parametrize("change", [-46, -7, 0, 30])

@@ -19,6 +19,7 @@ from storage_core.files.file_chain import FileChain
 from storage_core.files.open_files import OpenFiles
 from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.consumequeue import BATCH_ENTRY
+from storage_core.formats.rocketmq.message import Messages
 from storage_core.formats.rocketmq.properties import INNER_BASE, INNER_NUM
 from storage_core.rocketmq.disk.batch_queue import (
     NO_FILES,
@@ -65,10 +66,7 @@ class BatchEntries:
 
 
 def batch_entries(run: RecordRun, topics: Collection[str]) -> BatchEntries | None:
-    """What a dispatcher would put into batch queues for the records of `run`; None if no record has such a topic.
-
-    A record without INNER_NUM and INNER_BASE is one message at its own QUEUEOFFSET.
-    """
+    """What a dispatcher would put into batch queues for the records of `run`; None if no record has such a topic."""
     listed = as_mask(pc.is_in(run.messages.topics(), text_array(sorted(topics))))
     listed &= has_entry(run.messages.column("sys_flag"))
     rows = np.flatnonzero(listed)
@@ -76,15 +74,23 @@ def batch_entries(run: RecordRun, topics: Collection[str]) -> BatchEntries | Non
         return None
     messages = run.messages.take(rows)
     keys, queue = queue_keys(messages)
-    starts, counts = messages.column("queue_offset").copy(), np.ones(len(rows), np.int64)
-    bases, numbers = (messages.property_column().values(name) for name in (INNER_BASE, INNER_NUM))
-    given = as_mask(bases.is_valid()) & as_mask(numbers.is_valid())
-    starts[given], counts[given] = (_numbers(texts.filter(as_array(given))) for texts in (bases, numbers))
+    starts, counts = dispatched_ranges(messages)
     right = (starts >= 0) & (counts >= 0)
     return BatchEntries(
         keys, queue[right], starts[right], (starts + counts)[right], messages.column("physical_offset")[right],
         run.sizes[rows][right], rows[right],
     )  # fmt: skip
+
+
+def dispatched_ranges(messages: Messages) -> tuple[Positions, Positions]:
+    """The first queue offset of each record's entry in a batch queue, and the number of its messages; -1 for unreadable
+    ones. A record without INNER_NUM and INNER_BASE is one message at its own QUEUEOFFSET. Shapes (n,).
+    """
+    starts, counts = messages.column("queue_offset").copy(), np.ones(len(messages), np.int64)
+    bases, numbers = (messages.property_column().values(name) for name in (INNER_BASE, INNER_NUM))
+    given = as_mask(bases.is_valid()) & as_mask(numbers.is_valid())
+    starts[given], counts[given] = (_numbers(texts.filter(as_array(given))) for texts in (bases, numbers))
+    return starts, counts
 
 
 def _numbers(texts: pa.StringArray) -> Positions:

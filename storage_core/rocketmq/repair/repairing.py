@@ -77,16 +77,16 @@ PLANNED = {
     "maxIndexNum",
 }
 
-IN_NO_FOLDER = "nothing; scan=log reads the messages"
-"""What is done about messages whose queue cannot have a folder."""
+UNMENDED = "nothing; scan=log reads the messages"
+"""What is done about messages whose queue cannot have a folder, or whose entry would be listed again as it is."""
 
 
 def planned(findings: Iterator[Finding]) -> Iterator[str]:
     """What a repair would do about each finding, one line each."""
     for finding in findings:
         kind = Kind(finding.kind)
-        in_no_folder = kind in QUEUES | BATCHES and not finding.repairable
-        yield f"{placed(finding)}: {kind.value}: {IN_NO_FOLDER if in_no_folder else PLANNED[kind]}"
+        is_left = kind in QUEUES | BATCHES and not finding.repairable
+        yield f"{placed(finding)}: {kind.value}: {UNMENDED if is_left else PLANNED[kind]}"
 
 
 def placed(finding: Finding) -> str:
@@ -191,7 +191,7 @@ class Repair:
         queues = _queues_of(finding for finding in findings if Kind(finding.kind) in QUEUES)
         settings = self._with_geometry()
         of_index = bool(kinds & INDEX) and settings.index_given
-        batches = _queues_of(finding for finding in findings if Kind(finding.kind) in BATCHES)
+        batches = _queues_of(each for each in findings if Kind(each.kind) in BATCHES and each.repairable)
         if not queues and not batches and not of_index and Kind.CHECKPOINT not in kinds:
             return False
         self._list_batches(subject, batches | _listable(subject), cut)

@@ -24,7 +24,7 @@ from storage_core.formats.rocketmq.message import FLAWS, Flaw
 from storage_core.rocketmq.disk.batch_queue import BatchQueue, addresses, compacted_queues
 from storage_core.rocketmq.disk.config_files import batch_topics, compacted_topics
 from storage_core.rocketmq.disk.record_reader import RecordReader
-from storage_core.rocketmq.recovery.batch_queues import batch_entries, served_batched
+from storage_core.rocketmq.recovery.batch_queues import batch_entries, dispatched_ranges, served_batched
 from storage_core.rocketmq.recovery.recovery import dispatched_records
 from storage_core.rocketmq.verify.folders import strays_in
 from storage_core.rocketmq.verify.kinds import Kind, Subject, counted
@@ -153,12 +153,13 @@ def _wrong_entries(
         part = entries[first : first + len(messages)]
         if queue.is_compacted:  # bodies in the commit log are checked with the log
             messages.mark(messages.wrong_bodies(), Flaw.CRC)
-        other = messages.column("queue_offset") != part["queue_offset"].astype(np.int64)
-        other |= messages.column("queue_id") != key[1]
-        other |= ~as_mask(pc.equal(messages.topics(), key[0]))
-        messages.mark(other, Flaw.QUEUE)
+        listed = part["queue_offset"].astype(np.int64)
+        own = (messages.column("queue_id") == key[1]) & as_mask(pc.equal(messages.topics(), key[0]))
+        # A dispatcher would list it again: only the QUEUEOFFSET of an inner batch is wrong, not its INNER_BASE.
+        again = own & (messages.flaws == 0) & (dispatched_ranges(messages)[0] == listed)
+        messages.mark(~own | (messages.column("queue_offset") != listed), Flaw.QUEUE)
         for row in np.flatnonzero(messages.flaws).tolist():
             reason = f"it points to {addresses[first + row]}: {FLAWS[messages.flaws[row]].value}"
             path, position = queue.entry_files.files[index].path, (first + row) * BATCH_ENTRY.size
-            mends = not queue.is_compacted
+            mends = not queue.is_compacted and not again[row]
             yield subject.finding(kind, path, position, BATCH_ENTRY.size, reason, queue=key, repairable=mends)
