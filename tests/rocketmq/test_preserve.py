@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 from storage_core import open_store
-from storage_core.errors import MqStoreError
+from storage_core.errors import MqStoreError, RowError
 from storage_core.rocketmq.write import commit_plan
 from storage_core.store import Scan, ScanRequest
 from tests.faults import Died, stopped_at
@@ -146,3 +146,26 @@ def test_a_host_that_was_replaced_leaves_a_whole_record(tmp_path: Path) -> None:
     (after,) = read_log(tmp_path / "target")
     assert after["bornHost"].to_pylist() == replaced.to_pylist()
     assert after["sysFlag"].to_pylist() == [0x10] * (count - 1) + [0]
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "rule"),
+    [
+        ("queueId", -1, "it must be 0 or more"),
+        ("queueOffset", -1, "it must be 0 or more"),
+        ("queueOffset", 1 << 60, "it must be at most 288230376151711743, the last with a place in files"),
+        ("physicalOffset", -4096, "it must be 0 or more"),
+    ],
+)
+def test_a_place_that_no_file_has_is_refused(column: str, value: int, rule: str, tmp_path: Path) -> None:
+    """A negative queue offset once made a queue file that keeps a broker from loading the whole store."""
+    with open_store(str(tmp_path / "source"), "rocketmq") as store:
+        store.append(rows(9), **GEOMETRY)
+    (table,) = read_log(tmp_path / "source")
+    field = table.schema.field(column)
+    changed = pa.array([*table[column].to_pylist()[:4], value, *table[column].to_pylist()[5:]], field.type)
+    table = table.set_column(table.column_names.index(column), field, changed)
+    with open_store(str(tmp_path / "target"), "rocketmq") as store, pytest.raises(RowError) as caught:
+        store.append(table, preserve="true", **GEOMETRY)
+    assert str(caught.value) == f"RowError: row 4 of its task: column '{column}' is {value}: {rule}"
+    assert not (tmp_path / "target").exists()

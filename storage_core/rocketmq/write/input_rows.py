@@ -46,6 +46,8 @@ DROPPED_PROPERTY = "__CRC32#"
 MAX_FOLDER_NAME = 255
 BORN_HOST = b"\x7f\x00\x00\x01\x00\x00\x00\x00"
 ID_COUNTERS = 1 << 16
+MOST_OFFSET = (1 << 58) - 1
+"""The largest queue offset of a preserved row. Addresses are longs of Java, and an entry takes 20 bytes."""
 
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+")
 
@@ -235,7 +237,7 @@ def checked(given: GivenColumns, settings: WriteSettings) -> Message:
     bodies = given.binary("body")
     check_bodies(given, bodies)
     for name in ("queueId", "reconsumeTimes"):
-        _refuse_negative(given, name)
+        _refuse_outside(given, name, pa.int32())
     key, tags = (_no_empty(given.text(name)) for name in ("key", "tags"))
     for name, texts in (("key", key), ("tags", tags)):
         _refuse_controls(given, texts, name)
@@ -249,14 +251,27 @@ def checked(given: GivenColumns, settings: WriteSettings) -> Message:
     return Message(topics, bodies, pairs, key, tags)
 
 
-def _refuse_negative(given: GivenColumns, name: str) -> None:
+def check_places(given: GivenColumns) -> None:
+    """Refuses places of preserved rows that no file has: a broker does not load a queue file of a negative address."""
+    for name, kind, most in (
+        ("queueId", pa.int32(), None), ("queueOffset", pa.int64(), MOST_OFFSET), ("physicalOffset", pa.int64(), None),
+    ):  # fmt: skip
+        _refuse_outside(given, name, kind, most)
+
+
+def _refuse_outside(given: GivenColumns, name: str, kind: pa.DataType, most: int | None = None) -> None:
+    """Refuses a number below 0, or above `most`."""
     if not given.has(name):
         return
-    numbers = given.numbers(name, pa.int32(), 0)
-    row = int(numbers.argmin()) if len(numbers) else 0
-    if len(numbers) and numbers[row] < 0:
+    numbers = given.numbers(name, kind, 0)
+    if numbers.min(initial=0) < 0:
         row = int((numbers < 0).argmax())
         raise given.error(name, row, str(int(numbers[row])), "it must be 0 or more")
+    if most is not None and numbers.max(initial=0) > most:
+        row = int((numbers > most).argmax())
+        raise given.error(
+            name, row, str(int(numbers[row])), f"it must be at most {most}, the last with a place in files"
+        )
 
 
 def _no_empty(texts: pa.StringArray) -> pa.StringArray:

@@ -44,6 +44,7 @@ from storage_core.rocketmq.write.input_rows import (
     Message,
     check_columns,
     check_folder_names,
+    check_places,
     checked,
     need_values,
     new_ids,
@@ -207,6 +208,7 @@ class Task:
 
     def _preserved(self, given: GivenColumns) -> Batch:
         need_values(given, dict.fromkeys(PRESERVED, "preserve=true needs every column of the record"))
+        check_places(given)
         topics, raw = given.topics(), given.binary("rawProperties")
         check_folder_names(given, topics)
         packed = pc.binary_join_element_wise(b"\x02", raw, b"")
