@@ -42,7 +42,13 @@ def test_physical_offsets_equal_one_record_at_a_time(sizes: list[int], start: in
 
 @pytest.mark.parametrize(
     ("physical_offsets", "words"),
-    [([0, 50], "lies before"), ([0, 150], "leaves a hole"), ([0, 100, 950], "leaves a hole"), ([1000, 950], "before")],
+    [
+        ([0, 50], "lies before"),
+        ([0, 150], "leaves a hole"),
+        ([0, 100, 950], "leaves a hole"),
+        ([1000, 950], "before"),
+        ([0, FILE << 50], "a hole of more than 10,000 files after 100"),
+    ],
 )
 def test_records_that_do_not_follow_each_other_are_refused(physical_offsets: list[int], words: str) -> None:
     with pytest.raises(ValueError, match=words):

@@ -16,6 +16,9 @@ from storage_core.formats.radix_sort import stable_order
 from storage_core.formats.rocketmq.message import BLANK
 from storage_core.rocketmq.recovery.dispatch import appended_offsets
 
+MOST_MISSING = 10_000
+"""The most files in a row that `preserve` fills with blanks."""
+
 
 @dataclass(frozen=True)
 class Blank:
@@ -93,6 +96,13 @@ def _check(physical_offsets: Positions, ends: Positions, before: Positions, file
             f"physicalOffset {physical_offsets[at]} leaves a hole after {before[at]}; preserve needs every record of "
             "the log and its file size, so read with scan=log and no filter and set commitLogFileSize to that of the "
             "source, or write without preserve"
+        )
+    wrong = np.flatnonzero((physical_offsets - before) // file_size > MOST_MISSING)
+    if len(wrong):
+        at = int(wrong[0])
+        raise ValueError(
+            f"physicalOffset {physical_offsets[at]} leaves a hole of more than {MOST_MISSING:,} files after "
+            f"{before[at]}; preserve fills holes with blank files: write the rows behind this one into their own store"
         )
     wrong = np.flatnonzero(physical_offsets % file_size + (ends - physical_offsets) + BLANK.size > file_size)
     if len(wrong):
