@@ -74,7 +74,7 @@ def from_json(noted: Any, engine: str, path: str) -> StreamOffset:
         positions = {key: _whole(position) for key, position in _flat(noted["queues"])}
         seals = {key: _seal_text(text) for key, text in _flat(noted.get("seals", {}))}
         first = {key: _whole(position) for key, position in _flat(noted.get("first", {}))}
-        topics = tuple(noted["topics"]) if "topics" in noted else None
+        topics = _names(noted["topics"]) if "topics" in noted else None
         found = StreamOffset(noted["engine"], positions, topics, seals, first)
     except (AttributeError, KeyError, TypeError, ValueError):
         raise CheckpointError(f"{path}: the offset in the checkpoint is damaged; {DELETE}") from None
@@ -102,6 +102,12 @@ def _seal_text(value: Any) -> str:
         raise ValueError(value)
     int(value.partition(":")[0])
     return value
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise ValueError(value)
+    return tuple(value)
 
 
 def _whole(value: Any) -> int:

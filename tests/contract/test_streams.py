@@ -295,6 +295,26 @@ def test_offsets_of_other_versions_and_engines(engine: Engine, store: Path) -> N
         assert "\n" not in str(caught.value)
 
 
+def test_an_edited_seal_is_one_line(engine: Engine, store: Path) -> None:
+    """One seal stays as it is: else every edit tells another store."""
+    running = query(engine, store)
+    running.run()
+    good, told = json.dumps(running.offsets[-1]), []
+    for end in ("x", "", "@", ":x", "@x"):
+        changed = json.loads(good)
+        topic = min(changed["seals"])
+        number, text = min(changed["seals"][topic].items())
+        changed["seals"][topic][number] = f"{text.partition(':')[0]}:{end}"
+        running.offsets, running.committed = [changed], 0
+        running.start()
+        try:
+            running.trigger()
+        except (CheckpointError, DataLossError) as error:
+            told.append(str(error))
+    assert told
+    assert "\n" not in "".join(told)
+
+
 def test_a_batch_that_is_planned_again_has_the_same_rows(engine: Engine, own: Path) -> None:
     running = query(engine, own, maxOffsetsPerTrigger="9")
     while running.trigger():

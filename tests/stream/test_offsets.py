@@ -44,6 +44,7 @@ def test_what_was_written_is_read() -> None:
         ({"mqstore": 1, "engine": "rocketmq", "queues": ["a"]}, "is damaged"),
         ({"mqstore": 1, "queues": {}}, "is damaged"),
         ({"mqstore": 1, "engine": "rocketmq", "queues": {}, "seals": {"a": {"0": "x:1"}}}, "is damaged"),
+        ({"mqstore": 1, "engine": "rocketmq", "queues": {}, "topics": [1, "a"]}, "is damaged"),
     ],
 )
 def test_another_checkpoint_is_refused_in_one_line(noted: Any, text: str) -> None:

@@ -22,7 +22,7 @@ from storage_core.rabbitmq.stream_queues.segment import CHUNKS
 from storage_core.rabbitmq.stream_queues.snapshot import StreamQueuesSnapshot, chunks_between
 from storage_core.rabbitmq.stream_queues.stream_log import StreamLog
 from storage_core.store import QueueKey, ScanPartition, ScanRequest
-from storage_core.stream.tail import StreamSnapshot
+from storage_core.stream.tail import StreamSnapshot, sealed_end
 
 
 class GrowingSnapshot(StreamQueuesSnapshot, StreamSnapshot):
@@ -124,7 +124,7 @@ class GrowingSnapshot(StreamQueuesSnapshot, StreamSnapshot):
         found = self._sealed(key, number)
         if found is None or found == seal:
             return start, reason
-        log, epoch = self._by_key[key], int(seal.rpartition(":")[2])
+        log, epoch = self._by_key[key], sealed_end(seal, ":", self.root)
         newer = (segment.chunks() for segment in log.segments)
         later = [int(part["id"][np.argmax(part["epoch"] > epoch)]) for part in newer if (part["epoch"] > epoch).any()]
         return min([position, *later]), f"was cut by a node and rewritten before {position}, where the checkpoint is"

@@ -21,7 +21,7 @@ from storage_core.rocketmq.read.snapshot import RocketSnapshot
 from storage_core.rocketmq.read.time_search import TimeSearch
 from storage_core.rocketmq.recovery.queue_ranges import ServedQueues
 from storage_core.store import EARLIEST, LATEST, OffsetBound, QueueInfo, QueueKey, ScanPartition, ScanRequest
-from storage_core.stream.tail import StreamSnapshot
+from storage_core.stream.tail import StreamSnapshot, sealed_end
 
 ENTRIES_AT_ONCE = 65_536
 MOST_HELD = 20_000
@@ -158,7 +158,7 @@ class RocketStreamSnapshot(RocketSnapshot, StreamSnapshot):
         start, reason = super().lost(key, position, seal)
         if reason or seal is None or self.holds(key, seal) is not False:
             return start, reason
-        number, stored_ms = int(seal.partition(":")[0]), int(seal.rpartition("@")[2])
+        number, stored_ms = int(seal.partition(":")[0]), sealed_end(seal, "@", self.served.listing.root)
         first, stop = self.positions[key]
         with OpenFiles() as files:
             search = TimeSearch(self.served, files)
