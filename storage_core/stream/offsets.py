@@ -118,14 +118,16 @@ def _whole(value: Any) -> int:
 
 def check_store(offset: StreamOffset, snapshot: StreamSnapshot, path: str) -> None:
     """Raises CheckpointError when a message that seals a queue is present but a different one, and no other seal holds:
-    else that queue alone was made or written again, see `resumed`.
+    else that queue alone was made or written again, see `resumed`. A store in which this happened to each queue that
+    has a seal cannot be told from another one.
     """
     holds = {key: snapshot.holds(key, text) for key, text in offset.seals.items() if key in snapshot.positions}
     if False in holds.values() and True not in holds.values():
         key = next(key for key, held in holds.items() if held is False)
         raise CheckpointError(
-            f"{path}: the checkpoint belongs to another store: message {offset.seals[key].partition(':')[0]} of "
-            f"{key[0]}/{key[1]} is not the one that was read; read the store that it belongs to, or {DELETE}"
+            f"{path}: the checkpoint belongs to another store, or all queues that it can be told by were cut and "
+            f"written again: message {offset.seals[key].partition(':')[0]} of {key[0]}/{key[1]} is not the one that "
+            f"was read; read the store that it belongs to, or {DELETE}"
         )
 
 

@@ -60,7 +60,7 @@ def test_a_seal_tells_another_store() -> None:
     check_store(OFFSET, FixedSnapshot(held, {(("b", 9), 7): "x"}), "/s")
     check_store(OFFSET, FixedSnapshot(held, {}), "/s")  # the message is missing: nothing to compare
     check_store(OFFSET, FixedSnapshot({("b", 9): (0, 3)}, {(("b", 9), 7): "y"}), "/s")  # `resumed` reports shrinkage
-    with pytest.raises(CheckpointError, match="another store: message 6 of b/9 is not the one that was read"):
+    with pytest.raises(CheckpointError, match=r"another store, .* message 6 of b/9 is not the one that was read"):
         check_store(OFFSET, FixedSnapshot(held, {(("b", 9), 7): "y"}), "/s")
 
 
@@ -74,7 +74,7 @@ def test_one_seal_that_holds_tells_that_the_store_is_the_same() -> None:
     snapshot = Sealed({("a", 0): (0, 20), ("b", 0): (0, 20)})
     for seals in (("other", "other"), ("other", "gone")):
         offset = StreamOffset("rabbitmq", {}, seals={("a", 0): seals[0], ("b", 0): seals[1], ("c", 0): "same"})
-        with pytest.raises(CheckpointError, match="another store: message other of a/0"):
+        with pytest.raises(CheckpointError, match=r"another store, .* message other of a/0"):
             check_store(offset, snapshot, "/s")
     for seals in (("other", "same"), ("gone", "same"), ("gone", "gone")):
         check_store(StreamOffset("rabbitmq", {}, seals={("a", 0): seals[0], ("b", 0): seals[1]}), snapshot, "/s")
