@@ -15,6 +15,7 @@ from storage_core.store import Scan, ScanRequest
 from tests.faults import Died, stopped_at
 from tests.golden import archive
 from tests.reference.served import read
+from tests.support.rocketmq_files import log_files, queue_files
 from tests.support.rocketmq_writes import GEOMETRY, NEW_ROWS, bodies, commit_point, contents, made_store, rows, write
 
 
@@ -122,3 +123,45 @@ def test_a_scan_of_the_log_sees_nothing_of_an_unfinished_job(tmp_path: Path) -> 
     with open_store(str(directory)) as store:
         store.append(rows(1, 900))
     assert len(read(directory, request)) == len(before) + NEW_ROWS.num_rows + 1
+
+
+@pytest.mark.parametrize("noted", [True, False])
+@pytest.mark.parametrize("number", [0, 2, -1])
+def test_a_log_file_that_is_longer_than_the_others_is_refused(noted: bool, number: int, tmp_path: Path) -> None:
+    """A broker does not load the store; a repair gives the file its length."""
+    directory = made_store("own", tmp_path / "store")
+    if not noted:
+        shutil.rmtree(directory / ".mqstore")
+    path = log_files(directory)[number]
+    with path.open("ab") as file:
+        file.write(bytes(20))
+    before = contents(directory)
+    with pytest.raises(CorruptionError, match=rf"{path} at 4096: the file has 4,116 bytes, the others 4,096; a broker"):
+        write(directory, rows(3), **GEOMETRY)
+    assert contents(directory) == before
+    with open_store(str(directory)) as store:
+        list(store.repair())
+    assert write(directory, rows(3), **GEOMETRY) == 3
+
+
+def test_the_only_log_file_is_compared_with_what_the_last_write_noted(tmp_path: Path) -> None:
+    directory = tmp_path / "store"
+    write(directory, rows(3), **GEOMETRY)
+    with log_files(directory)[0].open("ab") as file:
+        file.write(bytes(20))
+    with pytest.raises(CorruptionError, match="the file has 4,116 bytes, the others 4,096; a broker does not load"):
+        write(directory, rows(3))
+
+
+@pytest.mark.parametrize("noted", [True, False])
+def test_a_queue_file_that_is_longer_than_the_others_is_refused(noted: bool, tmp_path: Path) -> None:
+    """It once gave its length to the files of other queues, and then no broker loaded any of them."""
+    directory = made_store("own", tmp_path / "store")
+    if not noted:
+        shutil.rmtree(directory / ".mqstore")
+    path = queue_files(directory)[0]
+    with path.open("ab") as file:
+        file.write(bytes(20))
+    with pytest.raises(CorruptionError, match=rf"{path} at 200: the file has 220 bytes, the others 200; a broker"):
+        write(directory, rows(40), **GEOMETRY)
+    assert {each.stat().st_size for each in queue_files(directory)} == {200, 220}

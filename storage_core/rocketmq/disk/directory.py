@@ -6,6 +6,7 @@ What a broker would make of them is decided by `recovery`.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -53,8 +54,9 @@ class Listing:
 
     @property
     def entries_per_file(self) -> int:
-        """How many entries a file of a queue has; 0 if no queue has a file."""
-        return max((queue.entries_per_file for queue in self.queues.values() if queue.chain.files), default=0)
+        """How many entries most files of queues have, the larger number of two equals; 0 if no queue has a file."""
+        found = Counter(queue.entries_per_file for queue in self.queues.values() for _ in queue.chain.files)
+        return max(found, key=lambda count: (found[count], count), default=0)
 
     @cached_property
     def signature(self) -> Signature:

@@ -38,7 +38,14 @@ from storage_core.rocketmq.write.commit_plan import Course, Plan
 from storage_core.rocketmq.write.options import DEFAULT_LOG_FILE_SIZE, WriteSettings
 from storage_core.rocketmq.write.queue_writer import file_parts, queue_file
 from storage_core.rocketmq.write.store_end import Ends, log_path, noted_queue_entries, trusted_ends
-from storage_core.rocketmq.write.truncate import cut, refuse_intact_records, refuse_lost_dispatch, refuse_stale_entries
+from storage_core.rocketmq.write.truncate import (
+    cut,
+    refuse_intact_records,
+    refuse_long_file,
+    refuse_long_files,
+    refuse_lost_dispatch,
+    refuse_stale_entries,
+)
 from storage_core.store import QueueKey, StagedPart
 
 HARMLESS = frozenset({".mqstore", "lock"})
@@ -100,6 +107,7 @@ def store_ends(
     check_directory(root, folders)
     trusted = trusted_ends(root, folders) if trusting else None
     if trusted is not None:
+        refuse_long_files(find_log(root, folders), trusted.log_file_size)
         return trusted, None
     if not find_log(root, folders).files:
         entries = settings.queue_entries
@@ -301,6 +309,8 @@ class _Reservation:
         for low, high in file_parts(start, stop, entries):
             path = os.path.join(self._root, queue_file(key, low, entries))
             position = low % entries * QUEUE_ENTRY.size
+            if system.exists(path):
+                refuse_long_file(path, system.stat(path).size, entries * QUEUE_ENTRY.size)
             self._make(path, entries * QUEUE_ENTRY.size, [(position, (high - low) * QUEUE_ENTRY.size)])
 
     def _index_room(self) -> tuple[str, ...]:

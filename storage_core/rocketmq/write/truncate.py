@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from storage_core.errors import CorruptionError, MqStoreError
 from storage_core.errors import listing as listed
 from storage_core.files import system
-from storage_core.files.file_chain import ChainFile
+from storage_core.files.file_chain import ChainFile, FileChain
 from storage_core.files.open_files import OpenFiles
 from storage_core.files.small_file import read_at
 from storage_core.files.undo_log import Changes
@@ -48,6 +48,24 @@ def cut(store: StoreState, changes: Changes, folder: str) -> None:
                 move_away(root, file.path, changes, folder)
             elif file.end > stop:
                 _zero(root, file, stop - file.base_offset, changes, folder)
+
+
+def refuse_long_files(log: FileChain, file_size: int) -> None:
+    """Raises CorruptionError for a log file that is longer than the others: no broker loads the store.
+
+    A shorter one gets its full length. Source: rocketmq.md 1.6.
+    """
+    for file in log.files:
+        refuse_long_file(file.path, file.size, file_size)
+
+
+def refuse_long_file(path: str, size: int, usual: int) -> None:
+    """Raises CorruptionError if a file of the log or of a queue is longer than `usual`, the length of the others."""
+    if size > usual:
+        raise CorruptionError(
+            path, usual, f"the file has {size:,} bytes, the others {usual:,}; a broker does not load the store; "
+            "run `mqstore repair STORE --to DIR`",
+        )  # fmt: skip
 
 
 def refuse_lost_dispatch(listing: Listing, verdict: Verdict) -> None:
