@@ -13,12 +13,12 @@ import pytest
 from connector.batch_writer import store_to_write
 from connector.planning import Load
 from storage_core import find_stores, open_store
-from storage_core.errors import StoreNotFoundError
+from storage_core.errors import OptionError, StoreNotFoundError
 from storage_core.option_table import read_options, write_options
 from storage_core.store import Mode, ScanRequest
 from tests.command_line.calls import lines, run
 from tests.faults import Died, stopped_at
-from tests.support.rocketmq_writes import GEOMETRY, NEW_ROWS, commit_point
+from tests.support.rocketmq_writes import GEOMETRY, NEW_ROWS, commit_point, contents, rows
 
 DISKS = ("/dev/shm", "/tmp", "/var/tmp", str(Path(__file__).parent))
 """At least one of these is on another disk than a test's folder: one keeps files in memory, the last one does not."""
@@ -153,3 +153,42 @@ def test_a_repair_in_place(tmp_path: Path, log: Path) -> None:
     assert not (log / "notes.txt").exists()
     assert 0 < len(before) < len(NEW_ROWS)
     assert len(after) == len(before)
+
+
+def two_folders(tmp_path: Path, count: int) -> tuple[Path, Path, Path]:
+    """A store whose log files lie in two folders in turn."""
+    folders = tmp_path / "one", tmp_path / "two"
+    with open_store(str(tmp_path / "store"), engine="rocketmq", commitLogPath=",".join(map(str, folders))) as store:
+        store.append(rows(count), **GEOMETRY)
+    return tmp_path / "store", *folders
+
+
+@pytest.mark.parametrize("noted", [True, False])
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("count", [60, 90])
+def test_a_folder_of_the_log_that_is_not_named_is_asked_for(
+    count: int, which: int, noted: bool, tmp_path: Path
+) -> None:
+    """The last file is in either folder: without it, a write would use the addresses of its messages again."""
+    store, *folders = two_folders(tmp_path, count)
+    if not noted:
+        shutil.rmtree(store / ".mqstore")
+    before = contents(store)
+    with pytest.raises(OptionError, match=r"'commitLogPath' = .* is missing between the log files here; name every"):
+        write(store, folders[which])
+    assert {name: value for name, value in contents(store).items() if "mqstore" not in name} == {
+        name: value for name, value in before.items() if "mqstore" not in name
+    }
+    assert write(store, ",".join(map(str, folders))) == len(NEW_ROWS)
+
+
+@pytest.mark.parametrize("noted", [True, False])
+def test_the_end_of_the_log_in_a_folder_that_is_not_named_is_asked_for(noted: bool, tmp_path: Path) -> None:
+    """One file in each folder leaves no hole, but queues list what is in the second."""
+    store, one, two = two_folders(tmp_path, 20)
+    assert [len(list(folder.iterdir())) for folder in (one, two)] == [1, 1]
+    if not noted:
+        shutil.rmtree(store / ".mqstore")
+    with pytest.raises(OptionError, match=r"lists a message at \d+, and the log here ends at 4096; name every folder"):
+        write(store, one)
+    assert write(store, f"{one},{two}") == len(NEW_ROWS)

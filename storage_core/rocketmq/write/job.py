@@ -39,7 +39,7 @@ from storage_core.rocketmq.write.options import WriteSettings
 from storage_core.rocketmq.write.prepare import check_directory, known_queues, prepare, refuse_batched
 from storage_core.rocketmq.write.redo import finish_pending
 from storage_core.rocketmq.write.staging import KeptRows, Task, stage_task
-from storage_core.rocketmq.write.truncate import refuse_long_files
+from storage_core.rocketmq.write.truncate import refuse_holes, refuse_long_files
 from storage_core.store import StagedPart
 from storage_core.stream.streamed_job import StreamedJob
 
@@ -174,6 +174,8 @@ def begin(
     log = find_log(root, folders)
     refuse_ledger(root, log)
     refuse_long_files(log, log.file_size)
+    if settings.commit_log_path:
+        refuse_holes(log, folders)
     size = log.file_size or settings.log_file_size
     job = RocketWriteJob(root, settings, new_job_id(), known_queues(root), size, missing_folders(root))
     try:

@@ -44,6 +44,7 @@ from storage_core.rocketmq.write.truncate import (
     refuse_long_file,
     refuse_long_files,
     refuse_lost_dispatch,
+    refuse_lost_end,
     refuse_stale_entries,
 )
 from storage_core.store import QueueKey, StagedPart
@@ -120,6 +121,8 @@ def store_ends(
     store = find_store(root, folders)
     refuse_intact_records(store)
     refuse_stale_entries(store)
+    if trusting and settings.commit_log_path:
+        refuse_lost_end(store)
     log, verdict = store.listing.log, store.verdict
     queues = {key: bounds.stop for key, bounds in verdict.queues.items() if paths.has_folder(*key)}
     known = store.listing.entries_per_file or noted_queue_entries(root)

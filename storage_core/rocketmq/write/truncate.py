@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
-from storage_core.errors import CorruptionError, MqStoreError
+from storage_core.errors import CorruptionError, MqStoreError, OptionError
 from storage_core.errors import listing as listed
 from storage_core.files import system
 from storage_core.files.file_chain import ChainFile, FileChain
 from storage_core.files.open_files import OpenFiles
 from storage_core.files.small_file import read_at
 from storage_core.files.undo_log import Changes
+from storage_core.formats.rocketmq import paths
 from storage_core.formats.rocketmq.consumequeue import QUEUE_ENTRY
 from storage_core.formats.rocketmq.message import BLANK, MAGIC_BLANK
 from storage_core.rocketmq.disk.directory import Listing
@@ -27,6 +29,7 @@ from storage_core.rocketmq.recovery.verdict import Verdict
 
 _MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 SEARCH_SIZE = 8 << 20
+ALL = "name every folder of the log, or run `mqstore repair STORE --to DIR` if a file is lost"
 
 
 def cut(store: StoreState, changes: Changes, folder: str) -> None:
@@ -66,6 +69,35 @@ def refuse_long_file(path: str, size: int, usual: int) -> None:
             path, usual, f"the file has {size:,} bytes, the others {usual:,}; a broker does not load the store; "
             "run `mqstore repair STORE --to DIR`",
         )  # fmt: skip
+
+
+def refuse_holes(log: FileChain, folders: Sequence[str]) -> None:
+    """Raises OptionError if files are missing between those in the folders that were named for the log."""
+    for before, after in pairwise(log.files):
+        if before.base_offset + log.file_size < after.base_offset:
+            name = paths.chain_name(before.base_offset + log.file_size)
+            raise OptionError(
+                "commitLogPath", ",".join(folders), f"{name} is missing between the log files here; {ALL}"
+            )
+
+
+def refuse_lost_end(store: StoreState) -> None:
+    """Raises OptionError if a queue lists a message behind the last file in the folders that were named for the log.
+
+    A write would cut the entry and use its address again.
+    """
+    listing, stop = store.listing, store.listing.log.stop
+    with OpenFiles() as files:
+        for key, queue in listing.queues.items():
+            end = store.verdict.queues[key].disk_stop
+            if end * QUEUE_ENTRY.size >= queue.chain.stop:
+                continue
+            entry = queue.entries(files, end, end + 1)[0]
+            if entry["size"] > 0 and entry["physical_offset"] >= stop:
+                raise OptionError(
+                    "commitLogPath", ",".join(listing.log_folders), f"{key[0]}/{key[1]} lists a message at "
+                    f"{entry['physical_offset']}, and the log here ends at {stop}; {ALL}"
+                )  # fmt: skip
 
 
 def refuse_lost_dispatch(listing: Listing, verdict: Verdict) -> None:
