@@ -15,6 +15,7 @@ from connector.planning import Load
 from storage_core import find_stores, open_store
 from storage_core.errors import OptionError, StoreNotFoundError
 from storage_core.option_table import read_options, write_options
+from storage_core.rocketmq.write.commit_point import GUARD
 from storage_core.store import Mode, ScanRequest
 from tests.command_line.calls import lines, run
 from tests.faults import Died, stopped_at
@@ -192,3 +193,21 @@ def test_the_end_of_the_log_in_a_folder_that_is_not_named_is_asked_for(noted: bo
     with pytest.raises(OptionError, match=r"lists a message at \d+, and the log here ends at 4096; name every folder"):
         write(store, one)
     assert write(store, f"{one},{two}") == len(NEW_ROWS)
+
+
+@pytest.mark.parametrize("step", ["guard", "draft"])
+def test_a_guard_is_removed_in_whichever_folder_it_is(step: str, tmp_path: Path) -> None:
+    """The folders of the log are named in another order by the writer after the one that was stopped."""
+    store, one, two = two_folders(tmp_path / "counted", 60)
+    with stopped_at(None) as clock:
+        write(store, f"{one},{two}")
+    first = next(at for at, call in enumerate(clock.log) if GUARD in call)
+    store, one, two = two_folders(tmp_path / "stopped", 60)
+    with pytest.raises(Died), stopped_at(first + 3 if step == "guard" else commit_point(clock.log) - 1):
+        write(store, f"{one},{two}")
+    assert (one / GUARD).exists()
+    assert not (store / ".mqstore" / "intent.json").exists()
+    assert write(store, f"{two},{one}") == len(NEW_ROWS)
+    assert not (one / GUARD).exists()
+    with open_store(str(store), commitLogPath=f"{two},{one}") as opened:
+        assert list(opened.verify()) == []

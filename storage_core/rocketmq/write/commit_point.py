@@ -112,14 +112,15 @@ def raise_guard(folders: Sequence[str], changes: Changes | None = None) -> None:
 
 def remove_guard(folders: Sequence[str]) -> None:
     """Lets brokers load the store again."""
-    if is_guarded(folders):
-        system.unlink(os.path.join(folders[0], GUARD))
-        system.sync_folder(folders[0])
+    for folder in folders:
+        if is_guarded([folder]):
+            system.unlink(os.path.join(folder, GUARD))
+            system.sync_folder(folder)
 
 
 def is_guarded(folders: Sequence[str]) -> bool:
-    """Whether the guard is there."""
-    return system.exists(os.path.join(folders[0], GUARD))
+    """Whether the guard is in one of the folders: an earlier job may have been given them in another order."""
+    return any(system.exists(os.path.join(folder, GUARD)) for folder in folders)
 
 
 # -- errors

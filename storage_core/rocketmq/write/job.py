@@ -33,7 +33,7 @@ from storage_core.job import (
 from storage_core.rocketmq.disk.directory import find_log, log_folders, looks_like_store
 from storage_core.rocketmq.disk.ledger import refuse_ledger
 from storage_core.rocketmq.write.commit_plan import Plan
-from storage_core.rocketmq.write.commit_point import GUARD, carry_out, commit, raise_guard, text_of
+from storage_core.rocketmq.write.commit_point import carry_out, commit, is_guarded, raise_guard, text_of
 from storage_core.rocketmq.write.input_rows import check_columns
 from storage_core.rocketmq.write.options import WriteSettings
 from storage_core.rocketmq.write.prepare import check_directory, known_queues, prepare, refuse_batched
@@ -165,7 +165,7 @@ def begin(
     folders = log_folders(root, settings.commit_log_path)
     check_directory(root, folders)
     job_folder = JobFolder(root)
-    unfinished = system.exists(job_folder.intent) or system.exists(os.path.join(folders[0], GUARD))
+    unfinished = system.exists(job_folder.intent) or is_guarded(folders)
     if unfinished:
         with locked(root, settings.lock_timeout_s):
             finish_pending(root, settings)

@@ -86,6 +86,7 @@ def _drop_draft(root: str) -> None:
         take_back(root, plan)
     else:
         remove_file(JobFolder(root).draft)
+    remove_guard(plan.folders)
     drop_staging(JobFolder(root), plan.job)
 
 
