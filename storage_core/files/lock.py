@@ -54,3 +54,23 @@ class FileLock(Closable):
         if self._descriptor >= 0:
             system.close(self._descriptor)
             self._descriptor = -1
+
+
+class FolderLock(Closable):
+    """Holds the lock on a folder from creation to `close`. Only writers of mqstore notice it."""
+
+    def __init__(self, path: str, timeout_s: float, who: str) -> None:
+        """Waits up to `timeout_s` seconds. Raises StoreLockedError, which names `who` as the holder, and OSError."""
+        until = time.monotonic() + timeout_s
+        while (found := system.try_lock_folder(path)) is None:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise StoreLockedError(f"StoreLockedError: {path} is locked by {who}")
+            time.sleep(min(PAUSE_S, left))
+        self._descriptor = found
+
+    def close(self) -> None:
+        """Releases the lock."""
+        if self._descriptor >= 0:
+            system.close(self._descriptor)
+            self._descriptor = -1

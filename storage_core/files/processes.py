@@ -15,6 +15,9 @@ import sys
 
 from storage_core.files.address import is_remote
 
+NO_FOLDER_LOCKS = (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+"""Errors of `flock` on file systems that lock no folder: NFS wants a descriptor for writing."""
+
 
 def memory_used() -> int:
     """Bytes of memory that this process holds (resident)."""
@@ -138,3 +141,21 @@ def process_space() -> str:
     """
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
+
+
+def try_lock_folder(path: str) -> int | None:
+    """A descriptor that holds the lock on a folder until it is closed; None if someone else holds it.
+
+    By `flock`, since a folder cannot be opened for writing. A file system without it locks nothing.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except OSError as error:
+        if error.errno not in NO_FOLDER_LOCKS:
+            os.close(descriptor)
+            raise
+    return descriptor

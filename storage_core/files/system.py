@@ -31,6 +31,7 @@ from storage_core.files.processes import (
     process_space,
     process_start,
     session_process,
+    try_lock_folder,
     zeros,
 )
 from storage_core.files.remote import registry as remote
@@ -39,7 +40,7 @@ from storage_core.files.stamp import NO_STAMP, FileStat, Stamp
 __all__ = [
     "NO_STAMP", "FileStat", "Stamp",
     "check_may_change", "holders", "holders_below", "memory_total", "memory_used", "open_file_limit", "process_space",
-    "process_start", "session_process", "zeros",
+    "process_start", "session_process", "try_lock_folder", "zeros",
 ]  # fmt: skip
 
 READ_ONLY = "mqstore writes to local directories; write there, then `mqstore copy` takes the store to a URI"

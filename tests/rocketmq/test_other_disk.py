@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 
 import pyarrow as pa
 import pytest
@@ -13,7 +14,8 @@ import pytest
 from connector.batch_writer import store_to_write
 from connector.planning import Load
 from storage_core import find_stores, open_store
-from storage_core.errors import OptionError, StoreNotFoundError
+from storage_core.errors import MqStoreError, OptionError, StoreLockedError, StoreNotFoundError
+from storage_core.files.lock import FolderLock
 from storage_core.option_table import read_options, write_options
 from storage_core.rocketmq.write.commit_point import GUARD
 from storage_core.store import Mode, ScanRequest
@@ -34,8 +36,8 @@ def log(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def write(store: Path, log: Path | str) -> int:
-    with open_store(str(store), engine="rocketmq", commitLogPath=str(log), **GEOMETRY) as opened:
+def write(store: Path, log: Path | str, **options: str) -> int:
+    with open_store(str(store), engine="rocketmq", commitLogPath=str(log), **GEOMETRY, **options) as opened:
         return opened.append(NEW_ROWS)
 
 
@@ -211,3 +213,30 @@ def test_a_guard_is_removed_in_whichever_folder_it_is(step: str, tmp_path: Path)
     assert not (one / GUARD).exists()
     with open_store(str(store), commitLogPath=f"{two},{one}") as opened:
         assert list(opened.verify()) == []
+
+
+def test_two_stores_with_one_log_do_not_write_at_once(tmp_path: Path) -> None:
+    """Each has its own writers' lock, so they also lock the folder of the log."""
+    log, stores = tmp_path / "log", (tmp_path / "one", tmp_path / "two")
+    write(stores[0], log)
+    held = FolderLock(str(log), 0, "this test")
+    with pytest.raises(StoreLockedError, match=f"{log} is locked by a write of mqstore into a store with the same log"):
+        write(stores[1], log, lockTimeout="0ms")
+    threads = [Thread(target=write, args=(store, log)) for store in stores]
+    for thread in threads:
+        thread.start()
+    held.close()
+    for thread in threads:
+        thread.join()
+    for store in stores:
+        with open_store(str(store), commitLogPath=str(log)) as opened:
+            assert sum(queue.stop for queue in opened.queues()) == 3 * len(NEW_ROWS)
+
+
+def test_a_refused_write_leaves_no_folder_for_its_log(tmp_path: Path) -> None:
+    """The folder is made to be locked."""
+    store, log = tmp_path / "store", tmp_path / "log"
+    write(store, tmp_path / "real")
+    with pytest.raises(MqStoreError, match="has queues and no commit log"):
+        write(store, log)
+    assert not log.exists()

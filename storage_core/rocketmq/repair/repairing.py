@@ -110,7 +110,7 @@ class Repair:
         Raises StoreLockedError while a broker or another writer works on the store, MqStoreError, OSError. After a stop
         at any step, the same call continues.
         """
-        with locked(self.root, self.settings.lock_timeout_s):
+        with locked(self.root, self.settings.lock_timeout_s, self.settings.commit_log_path):
             if finish_pending(self.root, self.settings):
                 self.done.append("finished a write that was committed")
             if is_set(self.root):

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from storage_core.errors import MqStoreError, StoreLockedError
 from storage_core.files import system
-from storage_core.files.lock import FileLock
+from storage_core.files.lock import FileLock, FolderLock
+from storage_core.files.small_file import remove_empty_folder
 from storage_core.files.undo_log import Changes
 from storage_core.formats.rocketmq import paths
 from storage_core.job import (
@@ -89,7 +90,7 @@ class RocketWriteJob(StreamedJob):
 
     def _commit(self, parts: Sequence[StagedPart], kept: KeptRows | None) -> int:
         job_folder = JobFolder(self.root)
-        with locked(self.root, self.settings.lock_timeout_s) as locks:
+        with locked(self.root, self.settings.lock_timeout_s, self.settings.commit_log_path) as locks:
             finish_pending(self.root, self.settings)
             drop_orphans(job_folder, {self.job})
             written = self.settings.query is not None and is_marked(
@@ -167,7 +168,7 @@ def begin(
     job_folder = JobFolder(root)
     unfinished = system.exists(job_folder.intent) or is_guarded(folders)
     if unfinished:
-        with locked(root, settings.lock_timeout_s):
+        with locked(root, settings.lock_timeout_s, settings.commit_log_path):
             finish_pending(root, settings)
     else:
         _refuse_running_broker(root)
@@ -185,16 +186,39 @@ def begin(
     return job
 
 
-def locked(root: str, timeout_s: float) -> ExitStack:
-    """Takes mqstore's writer lock (waits), then the broker's (does not wait); closing the result releases both."""
+def locked(root: str, timeout_s: float, log: Sequence[str] = ()) -> ExitStack:
+    """Takes mqstore's writer lock (waits), then the broker's (does not wait); closing the result releases both.
+
+    `log`: folders of a log outside of the store, which are made and locked too (waits): several stores may share them.
+    """
     job_folder = JobFolder(root)
     with ExitStack() as stack:
         system.make_folder(job_folder.folder)
         stack.enter_context(
             FileLock(job_folder.lock, timeout_s, "another writer of mqstore; try again when it is done")
         )
+        inside = os.path.join(system.real_path(root), "")
+        for folder in sorted({system.real_path(folder) for folder in log}):
+            if not folder.startswith(inside):
+                stack.enter_context(_folder_lock(folder, timeout_s))
         stack.enter_context(_broker_lock(root))
         return stack.pop_all()
+
+
+@contextmanager
+def _folder_lock(folder: str, timeout_s: float) -> Iterator[None]:
+    made = not system.exists(folder)
+    if made:
+        system.make_folder(folder)
+    try:
+        with FolderLock(
+            folder, timeout_s, "a write of mqstore into a store with the same log; try again when it is done"
+        ):
+            yield
+    except BaseException:
+        if made:
+            remove_empty_folder(folder)
+        raise
 
 
 def _refuse_running_broker(root: str) -> None:
