@@ -1,16 +1,19 @@
-"""Checks the fields of a request made in Python, as the parsers of `values` check texts: a wrong type is one line.
+"""Takes what Python callers give: frames to write, which become Arrow tables, and fields of requests, which it checks.
 
-`store` declares the fields and what they mean. What Spark options and switches of the command line state has passed
-its own parser before, whose errors use the caller's words.
+The engines decide which columns a frame may have. Spark options and switches of the command line become fields of a
+request after their own parsers, whose errors use the caller's words.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from enum import Enum
 from typing import Any, TypeVar
 
-from storage_core.errors import OptionError, choices
+import pyarrow as pa
+
+from storage_core.errors import MqStoreError, OptionError, choices
 
 _TEXTS = ("columns", "topics", "keys", "message_ids", "tags")
 _COUNTS = ("min_partitions", "max_records_per_partition", "max_bytes_per_partition", "cores")
@@ -19,6 +22,23 @@ _TIMES = ("start_ms", "stop_ms")
 _BY_PARAMETER = ("topics", "assign", "start", "stop")
 
 E = TypeVar("E", bound=Enum)
+
+
+def as_table(frame: Any) -> pa.Table:
+    """Converts a frame to write into a table: a pyarrow Table or RecordBatch, a pandas DataFrame, a dict of columns.
+
+    Raises MqStoreError for what cannot be converted.
+    """
+    try:
+        table = frame if isinstance(frame, pa.Table) else pa.table(frame)
+    except (TypeError, ValueError, OverflowError, pa.ArrowException) as error:
+        reason = str(error).partition("\n")[0]
+        raise MqStoreError(
+            f"append takes a pyarrow Table or RecordBatch, a pandas DataFrame or a dict of columns, and this "
+            f"{type(frame).__name__} cannot be made one: {reason}"
+        ) from None
+    # Columns that pandas adds for an index other than a plain range are not columns of messages.
+    return table.select([name for name in table.column_names if not name.startswith("__index_level_")])
 
 
 def check_request(request: Any, *enumerations: type[Enum]) -> None:
@@ -37,18 +57,18 @@ def check_request(request: Any, *enumerations: type[Enum]) -> None:
         _check_number(name, getattr(request, name))
 
 
-def check_queue(topic: Any, queue_id: Any, start: Any, stop: Any, options: Mapping[str, Any]) -> None:
-    """Checks the parameters of Store.read. Raises OptionError for a wrong type, an unknown field of a ScanRequest in
-    `options`, and offsets without a queue.
+def check_queue(
+    request: type, topic: Any, queue_id: Any, options: Mapping[str, Any], **offsets: tuple[Any, int]
+) -> None:
+    """Checks the parameters of Store.read; `options` are fields of `request`, and each of the `offsets` comes with the
+    one that is used if none is given. Raises OptionError for a wrong type, an unknown field, offsets without a queue.
     """
-    from storage_core.store import EARLIEST, LATEST, ScanRequest
-
     one_text("topic", topic)
-    for name, number in {"queue_id": queue_id, "start": start, "stop": stop}.items():
+    for name, number in {"queue_id": queue_id, **{name: given for name, (given, _) in offsets.items()}}.items():
         _check_number(name, number)
-    if queue_id is None and (start, stop) != (EARLIEST, LATEST):
+    if queue_id is None and any(given != default for given, default in offsets.values()):
         raise OptionError("queue_id", "None", "offsets belong to one queue; give its number")
-    known = [name for name in ScanRequest.__dataclass_fields__ if name not in _BY_PARAMETER]
+    known = [field.name for field in fields(request) if field.name not in _BY_PARAMETER]
     for name, value in options.items():
         if name not in known:
             raise OptionError(name, str(value), f"there is no such field; {choices(name, known, 'fields', 40)}")
