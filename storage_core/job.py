@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
-from storage_core.errors import MqStoreError
+from storage_core.errors import MqStoreError, shorten
 from storage_core.files import system
 from storage_core.files.small_file import names_in, read_whole, remove_empty_folder, remove_file, write_whole
 from storage_core.store import StagedFile, StagedPart
@@ -339,6 +339,24 @@ def pending_intent(root: str) -> Intent | None:
         return None
     state = read_json(job_folder.state)
     return None if state is not None and state.get("job") == intent["job"] else intent
+
+
+def is_inside(name: str) -> bool:
+    """Whether a name, relative to a folder, is that of something in it."""
+    return "\0" not in name and not {"", ".", ".."}.intersection(name.split("/"))
+
+
+def refuse_outside(root: str, names: Iterable[str]) -> None:
+    """Raises MqStoreError for a path in the intent of a store that leads out of it: the store may come from anywhere.
+
+    Source: commit-protocol.md 8.
+    """
+    for name in names:
+        if not is_inside(name):
+            raise MqStoreError(
+                f"{root}: the intent in {FOLDER} names {shorten(repr(name))}, which is not in the store; nothing was "
+                f"changed: remove {JobFolder(root).folder}, or get the store from where it was written"
+            )
 
 
 def is_marked(root: str, query: str, version: int) -> bool:

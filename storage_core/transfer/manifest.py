@@ -14,7 +14,7 @@ from typing import Any
 from storage_core.errors import MqStoreError, StoreNotFoundError
 from storage_core.files import system
 from storage_core.files.small_file import read_whole
-from storage_core.job import FOLDER, MANIFEST, JobFolder, read_json
+from storage_core.job import FOLDER, MANIFEST, JobFolder, is_inside, read_json
 
 PIECE_SIZE = 8 << 20
 """Size in bytes of a piece of a file, which has its own checksum; the last piece may be shorter."""
@@ -64,16 +64,11 @@ def read_manifest(root: str) -> Manifest | None:
         folders = tuple(map(str, noted["folders"]))
         if any(len(file.crcs) != len(list(pieces_of(file.size))) for file in files.values()):
             raise ValueError(path)
-        if not all(map(_is_inside, folders)):
+        if not all(map(is_inside, folders)):
             raise ValueError(path)
         return Manifest(files, folders)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise MqStoreError(f"{path}: it is not a manifest; copy the store again, or remove it") from None
-
-
-def _is_inside(name: str) -> bool:
-    """Whether a name is that of a folder inside the copy."""
-    return "\0" not in name and not {"", ".", ".."}.intersection(name.split("/"))
 
 
 def pieces_of(size: int) -> Iterator[tuple[int, int]]:

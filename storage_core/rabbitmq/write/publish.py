@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 from storage_core import job as jobs
@@ -33,6 +34,9 @@ def finish_pending(root: str) -> None:
     """Finishes an interrupted job that passed its commit point. The caller must hold the lock."""
     intent = jobs.pending_intent(root)
     if intent is not None:
+        moves = [*intent["moves"], *intent["cleanMoves"]]
+        spare = [] if intent.get("spare") is None else [intent["spare"]]
+        jobs.refuse_outside(root, [intent["job"], *chain(*moves), *intent["removes"], *spare])
         if redo.node_ran(root, intent):
             intent = redo.after_a_node(root, intent)
             jobs.write_json(JobFolder(root).intent, intent)

@@ -20,7 +20,7 @@ from storage_core.files.small_file import read_at
 from storage_core.formats.layout import Positions
 from storage_core.formats.rocketmq.index_insert import EMPTY
 from storage_core.formats.rocketmq.indexfile import IndexHeader
-from storage_core.job import part_from_json, part_to_json
+from storage_core.job import part_from_json, part_to_json, refuse_outside
 from storage_core.rocketmq.recovery.dispatch import has_entry
 from storage_core.rocketmq.write.placement import (
     Blank,
@@ -109,7 +109,8 @@ def plan_to_json(plan: Plan, root: str) -> dict[str, Any]:
 
 
 def plan_from_json(intent: Mapping[str, Any], root: str) -> Plan:
-    """The plan of an intent of the store at `root`."""
+    """The plan of an intent of the store at `root`. Raises MqStoreError for a path outside the store and its log."""
+    _refuse_outside(intent, root)
     # An intent written before drafts existed has no `in_log`: its records are in the staging folder.
     plain = {name: intent.get(name, False) if name == "in_log" else intent[name] for name in _PLAIN}
     plain["folders"] = tuple(os.path.join(root, folder) for folder in plain["folders"])
@@ -122,6 +123,23 @@ def plan_from_json(intent: Mapping[str, Any], root: str) -> Plan:
         index_header=IndexHeader(*intent["index_header"]),
         **plain,
     )
+
+
+def _refuse_outside(intent: Mapping[str, Any], root: str) -> None:
+    """Checks all names that become paths. Those of the log's folders and of files in them may be absolute."""
+    folders = [folder for folder in intent["folders"] if os.path.isabs(folder)]
+    parts = [part_from_json(part) for part in intent["parts"]]
+    refuse_outside(
+        root,
+        [
+            intent["job"], *intent["index_names"], *([] if intent["index_name"] is None else [intent["index_name"]]),
+            *(folder for folder in intent["folders"] if folder not in folders),
+            *(target for target in intent["files"] if os.path.dirname(target) not in folders),
+            *(name for name, _ in intent["files"].values()),
+            *(file.name for part in parts for file in part.files),
+            *(topic for part in parts for topic, _ in part.detail["queues"]),
+        ],
+    )  # fmt: skip
 
 
 _PLAIN = (
