@@ -61,6 +61,20 @@ def fresh_rows(directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[Row]:
     return found
 
 
+def of_types(
+    directory: Path, kind: str, other: str, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[str], list[list[Row]]]:
+    """The texts of topics.json with either type of its topics, and the rows of the store with each."""
+    topics = directory / "config" / "topics.json"
+    texts = [text := topics.read_text(), text.replace(kind, other)]
+    expected = []
+    for text in texts:
+        topics.write_text(text)
+        expected.append(fresh_rows(directory, monkeypatch))
+    assert expected[0] != expected[1]
+    return texts, expected
+
+
 MAKERS = {"BatchCQ": (unlisted_batches, "SimpleCQ"), "COMPACTION": (compacted, "DELETE")}
 
 
@@ -71,12 +85,7 @@ def test_another_type_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k
     make, other = MAKERS[kind]
     directory = make(tmp_path)
     topics = directory / "config" / "topics.json"
-    texts = [text := topics.read_text(), text.replace(kind, other)]
-    expected = []
-    for text in texts:
-        topics.write_text(text)
-        expected.append(fresh_rows(directory, monkeypatch))
-    assert expected[0] != expected[1]
+    texts, expected = of_types(directory, kind, other, monkeypatch)
     with open_store(str(directory), recovery="5.x") as store:
         for number in (1, 0, 1):
             topics.write_text(texts[number])
@@ -91,12 +100,7 @@ def test_a_running_stream_sees_another_type(tmp_path: Path, monkeypatch: pytest.
     """Also if nothing else changes, after a clean stop and while a broker seems to run."""
     directory = archive.unpack(name, tmp_path, "rocketmq/compacted")
     topics = directory / "config" / "topics.json"
-    texts = [topics.read_text(), topics.read_text().replace("COMPACTION", "DELETE")]
-    expected = []
-    for text in texts:
-        topics.write_text(text)
-        expected.append(fresh_rows(directory, monkeypatch))
-    assert expected[0] != expected[1]
+    texts, expected = of_types(directory, "COMPACTION", "DELETE", monkeypatch)
     with open_store(str(directory), recovery="5.x") as store:
         tail = store.follow()
         for number in (1, 0, 1):
