@@ -109,7 +109,8 @@ def test_a_checkpoint_of_another_store_is_one_line(spark, root: Path, tmp_path: 
     with pytest.raises(StreamingQueryException) as caught:
         running.run({"availableNow": True})
     assert first_line(caught).startswith(
-        f"CheckpointError: {running.root}: the checkpoint belongs to another store: message "
+        f"CheckpointError: {running.root}: the checkpoint belongs to another store, or all queues that it can be told "
+        "by were cut and written again: message "
     )
 
 
