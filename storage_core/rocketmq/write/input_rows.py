@@ -24,7 +24,7 @@ from storage_core.errors import ColumnError, OptionError, RowError, shorten
 from storage_core.formats.columns import masked
 from storage_core.formats.rocketmq.encode import lengths
 from storage_core.formats.rocketmq.hosts import pack_hosts
-from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
+from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC, has_folder
 from storage_core.formats.rocketmq.property_pairs import PairColumn, no_pairs
 from storage_core.formats.spans import first_malformed, holds_any
 from storage_core.input_columns import as_binary, check_names, first_unfit, shown, spelled
@@ -43,7 +43,6 @@ KNOWN = (*NATIVE.names, *KAFKA_NAMES, *IGNORED)
 REFUSED_PROPERTIES = ("INNER_MULTI_DISPATCH", "INNER_NUM")
 NUMBERS_AS_TEXT = ("key", "tags")
 DROPPED_PROPERTY = "__CRC32#"
-MAX_FOLDER_NAME = 255
 BORN_HOST = b"\x7f\x00\x00\x01\x00\x00\x00\x00"
 ID_COUNTERS = 1 << 16
 MOST_OFFSET = (1 << 58) - 1
@@ -361,7 +360,7 @@ def need_values(given: GivenColumns, names: Mapping[str, str]) -> None:
 def check_folder_names(given: GivenColumns, topics: pa.DictionaryArray) -> None:
     """Refuses topics that cannot be the name of a folder, the only requirement of `preserve` for a topic."""
     for number, topic in enumerate(topics.dictionary.to_pylist()):
-        if topic in ("", ".", "..") or "/" in topic or "\0" in topic or len(topic.encode()) > MAX_FOLDER_NAME:
+        if not has_folder(topic, 0):
             row = topics.indices.to_pylist().index(number)
             raise given.error("topic", row, shorten(repr(topic)), "no queue folder can have this name")
 
