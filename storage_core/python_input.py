@@ -57,7 +57,7 @@ def check_request(request: Any, *enumerations: type[Enum]) -> None:
         _check_number(name, getattr(request, name))
 
 
-def check_queue(
+def check_read(
     request: type, topic: Any, queue_id: Any, options: Mapping[str, Any], **offsets: tuple[Any, int]
 ) -> None:
     """Checks the parameters of Store.read; `options` are fields of `request`, and each of the `offsets` comes with the

@@ -17,7 +17,7 @@ import pyarrow as pa
 from storage_core.closable import Closable
 from storage_core.errors import UnsupportedFormatError
 from storage_core.finding import Finding
-from storage_core.python_input import as_table, check_queue, check_request, one_text
+from storage_core.python_input import as_table, check_read, check_request, one_text
 
 
 class Mode(Enum):
@@ -336,7 +336,7 @@ class Store(Closable):
         """Messages [start, stop) of one queue, in order, in native columns; without `queue_id`, of all queues of the
         topic. `options` are fields of a ScanRequest. Raises OptionError for offsets without a queue and wrong values.
         """
-        check_queue(ScanRequest, topic, queue_id, options, start=(start, EARLIEST), stop=(stop, LATEST))
+        check_read(ScanRequest, topic, queue_id, options, start=(start, EARLIEST), stop=(stop, LATEST))
         if queue_id is None:
             request = ScanRequest(topics=(topic,), **options)
         else:

@@ -236,7 +236,7 @@ def checked(given: GivenColumns, settings: WriteSettings) -> Message:
     bodies = given.binary("body")
     check_bodies(given, bodies)
     for name in ("queueId", "reconsumeTimes"):
-        _refuse_outside(given, name, pa.int32())
+        _refuse_out_of_range(given, name, pa.int32())
     key, tags = (_no_empty(given.text(name)) for name in ("key", "tags"))
     for name, texts in (("key", key), ("tags", tags)):
         _refuse_controls(given, texts, name)
@@ -255,10 +255,10 @@ def check_places(given: GivenColumns) -> None:
     for name, kind, most in (
         ("queueId", pa.int32(), None), ("queueOffset", pa.int64(), MOST_OFFSET), ("physicalOffset", pa.int64(), None),
     ):  # fmt: skip
-        _refuse_outside(given, name, kind, most)
+        _refuse_out_of_range(given, name, kind, most)
 
 
-def _refuse_outside(given: GivenColumns, name: str, kind: pa.DataType, most: int | None = None) -> None:
+def _refuse_out_of_range(given: GivenColumns, name: str, kind: pa.DataType, most: int | None = None) -> None:
     """Refuses a number below 0, or above `most`."""
     if not given.has(name):
         return

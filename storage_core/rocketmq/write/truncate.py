@@ -29,7 +29,7 @@ from storage_core.rocketmq.recovery.verdict import Verdict
 
 _MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 SEARCH_SIZE = 8 << 20
-ALL = "name every folder of the log, or run `mqstore repair STORE --to DIR` if a file is lost"
+ALL_FOLDERS = "name every folder of the log, or run `mqstore repair STORE --to DIR` if a file is lost"
 
 
 def cut(store: StoreState, changes: Changes, folder: str) -> None:
@@ -77,7 +77,7 @@ def refuse_holes(log: FileChain, folders: Sequence[str]) -> None:
         if before.base_offset + log.file_size < after.base_offset:
             name = paths.chain_name(before.base_offset + log.file_size)
             raise OptionError(
-                "commitLogPath", ",".join(folders), f"{name} is missing between the log files here; {ALL}"
+                "commitLogPath", ",".join(folders), f"{name} is missing between the log files here; {ALL_FOLDERS}"
             )
 
 
@@ -96,7 +96,7 @@ def refuse_lost_end(store: StoreState) -> None:
             if entry["size"] > 0 and entry["physical_offset"] >= stop:
                 raise OptionError(
                     "commitLogPath", ",".join(listing.log_folders), f"{key[0]}/{key[1]} lists a message at "
-                    f"{entry['physical_offset']}, and the log here ends at {stop}; {ALL}"
+                    f"{entry['physical_offset']}, and the log here ends at {stop}; {ALL_FOLDERS}"
                 )  # fmt: skip
 
 
