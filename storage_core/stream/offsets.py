@@ -77,7 +77,7 @@ def from_json(noted: Any, engine: str, path: str) -> StreamOffset:
         topics = _names(noted["topics"]) if "topics" in noted else None
         found = StreamOffset(noted["engine"], positions, topics, seals, first)
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise CheckpointError(f"{path}: the offset in the checkpoint is damaged; {DELETE}") from None
+        raise _damaged(path) from None
     if found.engine != engine:
         raise CheckpointError(
             f"{path}: the checkpoint belongs to a {found.engine} store, and this is a {engine} store; read the store "
@@ -102,6 +102,18 @@ def _seal_text(value: Any) -> str:
         raise ValueError(value)
     int(value.partition(":")[0])
     return value
+
+
+def sealed_end(seal: str, separator: str, path: str) -> int:
+    """The number after the last `separator` of a seal. Raises CheckpointError if there is none: somebody edited it."""
+    try:
+        return int(seal.rpartition(separator)[2])
+    except ValueError:
+        raise _damaged(path, f": {seal!r} seals no message") from None
+
+
+def _damaged(path: str, reason: str = "") -> CheckpointError:
+    return CheckpointError(f"{path}: the offset in the checkpoint is damaged{reason}; {DELETE}")
 
 
 def _names(value: Any) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
 from storage_core.closable import Closable
-from storage_core.errors import CheckpointError
 from storage_core.store import QueueKey, ScanPartition, ScanRequest, Snapshot, Store
 
 
@@ -90,14 +89,3 @@ class FollowedStore(Store):
         """The store as a stream sees it; `names` help if it has only hashes of some topics. Raises OptionError if the
         store's options leave its end undetermined.
         """
-
-
-def sealed_end(seal: str, separator: str, path: str) -> int:
-    """The number after the last `separator` of a seal. Raises CheckpointError if there is none: somebody edited it."""
-    try:
-        return int(seal.rpartition(separator)[2])
-    except ValueError:
-        raise CheckpointError(
-            f"{path}: the offset in the checkpoint is damaged: {seal!r} seals no message; start the query with a new "
-            "checkpoint location"
-        ) from None

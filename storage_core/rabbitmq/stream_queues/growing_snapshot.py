@@ -22,7 +22,8 @@ from storage_core.rabbitmq.stream_queues.segment import CHUNKS
 from storage_core.rabbitmq.stream_queues.snapshot import StreamQueuesSnapshot, chunks_between
 from storage_core.rabbitmq.stream_queues.stream_log import StreamLog
 from storage_core.store import QueueKey, ScanPartition, ScanRequest
-from storage_core.stream.tail import StreamSnapshot, sealed_end
+from storage_core.stream.offsets import sealed_end
+from storage_core.stream.tail import StreamSnapshot
 
 
 class GrowingSnapshot(StreamQueuesSnapshot, StreamSnapshot):

@@ -21,7 +21,8 @@ from storage_core.rocketmq.read.snapshot import RocketSnapshot
 from storage_core.rocketmq.read.time_search import TimeSearch
 from storage_core.rocketmq.recovery.queue_ranges import ServedQueues
 from storage_core.store import EARLIEST, LATEST, OffsetBound, QueueInfo, QueueKey, ScanPartition, ScanRequest
-from storage_core.stream.tail import StreamSnapshot, sealed_end
+from storage_core.stream.offsets import sealed_end
+from storage_core.stream.tail import StreamSnapshot
 
 ENTRIES_AT_ONCE = 65_536
 MOST_HELD = 20_000
