@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import chain
 from typing import Any
 
 from storage_core import job as jobs
@@ -24,19 +23,22 @@ names, and queues that it does not know.
 
 def check_rights(root: str, intent: Mapping[str, Any]) -> None:
     """Raises PermissionError for a folder in which an intent could not be carried out."""
+    jobs.check_rights([root, *(f"{root}/{path}".rpartition("/")[0] for path in _changed(intent))])
+
+
+def _changed(intent: Mapping[str, Any]) -> list[str]:
+    """The paths below the store that an intent adds, replaces or removes."""
     targets = [target for kind in ("moves", "cleanMoves") for _, target in intent[kind]]
     spare = intent.get("spare")
-    changed = [*targets, *intent["removes"], *([] if spare is None else [spare])]
-    jobs.check_rights([root, *(f"{root}/{path}".rpartition("/")[0] for path in changed)])
+    return [*targets, *intent["removes"], *([] if spare is None else [spare])]
 
 
 def finish_pending(root: str) -> None:
     """Finishes an interrupted job that passed its commit point. The caller must hold the lock."""
     intent = jobs.pending_intent(root)
     if intent is not None:
-        moves = [*intent["moves"], *intent["cleanMoves"]]
-        spare = [] if intent.get("spare") is None else [intent["spare"]]
-        jobs.refuse_outside(root, [intent["job"], *chain(*moves), *intent["removes"], *spare])
+        staged = [source for kind in ("moves", "cleanMoves") for source, _ in intent[kind]]
+        jobs.refuse_outside(root, [intent["job"], *staged, *_changed(intent)])
         if redo.node_ran(root, intent):
             intent = redo.after_a_node(root, intent)
             jobs.write_json(JobFolder(root).intent, intent)
