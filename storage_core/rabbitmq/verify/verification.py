@@ -161,10 +161,11 @@ def _of_index(snapshot: VhostSnapshot, files: QueueFiles, name: str) -> Iterator
 
 def _with_losses_joined(files: QueueFiles) -> Iterator[Damage]:
     """The damage in the index, with one for all messages of a file that a killed node had not written."""
-    lost: dict[str, list[Damage]] = {}
-    for damage in files.unwritten:
+    unwritten = files.unwritten
+    lost, dropped = dict[str, list[Damage]](), set(unwritten)
+    for damage in unwritten:
         lost.setdefault(damage.file, []).append(damage)
-    yield from (damage for damage in files.damages if not lost or damage.awaited is None)
+    yield from (damage for damage in files.damages if damage not in dropped)
     for first, *others in lost.values():
         if not others:
             yield first
