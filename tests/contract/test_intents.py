@@ -80,3 +80,16 @@ def test_an_intent_as_it_was_written_is_finished(engine: Engine, own: Path, tmp_
     with open_store(str(moved)) as opened:
         opened.append(engine.table(NEW))
     assert sum(row[2] == NEW[0].body for row in engine.rows(moved)) == 2
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_read_opens_no_file_of_a_job_outside_the_store(engine: Engine, own: Path, name: str) -> None:
+    """RabbitMQ's tables of the last clean stop are in the job's folder; RocketMQ's readers need none."""
+    intent = committed(engine, own)
+    before = sorted(engine.rows(own))
+    Path(JobFolder(str(own)).intent).write_text(json.dumps({**intent, "job": name}))
+    if engine.name == "rocketmq":
+        assert sorted(engine.rows(own)) == before
+    else:
+        with pytest.raises(MqStoreError, match="not in the store"):
+            engine.rows(own)

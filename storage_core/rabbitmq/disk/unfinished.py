@@ -27,10 +27,11 @@ class Pending:
 
 
 def pending(root: str) -> Pending:
-    """The unfinished job of the store `root`, if there is one."""
+    """The unfinished job of a store, if there is one. Raises MqStoreError if its folder is not in the store."""
     intent = jobs.pending_intent(root)
     if intent is None:
         return Pending()
+    jobs.refuse_outside(root, [intent["job"]])
     before = f"{JobFolder(root).staging(intent['job'])}/{BEFORE}"
     has_recovery_file = system.exists(f"{before}/{paths.RECOVERY_FILE}")
     return Pending(frozenset(target for _, target in intent["moves"]), before if has_recovery_file else None)
