@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -33,17 +34,16 @@ class NeverAnswersError(Exception):
     """The real store does not answer: some damaged directories make it wait forever, or fail in every pull."""
 
 
+@cache
 def home(kind: str = "o") -> Path:
-    """The folder of the built programs: `MQSTORE_ORACLE`, else `.cache/oracle` of the checkout. Builds what is missing:
-    the stores alone (`o`), or name server, broker and client (`lab`).
+    """The folder of the built programs: `MQSTORE_ORACLE`, else `.cache/oracle` of the checkout. Builds what is missing
+    or older than its source: the stores alone (`o`), or name server, broker and client (`lab`).
     """
     given = os.environ.get("MQSTORE_ORACLE")
     target = Path(given) if given else CACHE / "oracle"
-    jar = {"o": "oracle", "lab": "lab"}[kind]
+    programs = [f"{kind}{version}" for version in VERSIONS]
     with maven_alone():
-        for version in VERSIONS:
-            if not (target / f"{kind}{version}" / "target" / f"{jar}{version}.jar").exists():
-                subprocess.run([str(HERE / "oracle" / "build.sh"), str(target), f"{kind}{version}"], check=True)
+        subprocess.run([str(HERE / "oracle" / "build.sh"), str(target), *programs], check=True)
     return target
 
 

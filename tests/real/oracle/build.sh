@@ -13,8 +13,6 @@ die() { echo "build.sh: $*" >&2; exit 1; }
 [ $# -ge 1 ] || die "usage: build.sh DEST [o493|o533|lab493|lab533] ..."
 dest=$1; shift
 [ $# -gt 0 ] || set -- o493 o533 lab493 lab533
-command -v mvn >/dev/null || die "mvn is not on the PATH (Maven 3.6 or newer and a JDK 11 or newer are needed)"
-command -v javac >/dev/null || die "javac is not on the PATH (a JDK 11 or newer is needed, not only a JRE)"
 
 mkdir -p "$dest"
 dest=$(cd "$dest" && pwd)
@@ -29,6 +27,8 @@ for what in "$@"; do
     if [ -f "$dir/target/$jar" ] && [ -d "$dir/target/lib" ] && [ "$(cat "$dir/.built" 2>/dev/null)" = "$sum" ]; then
         continue
     fi
+    command -v mvn >/dev/null || die "mvn is not on the PATH (Maven 3.6 or newer and a JDK 11 or newer are needed)"
+    command -v javac >/dev/null || die "javac is not on the PATH (a JDK 11 or newer is needed, not only a JRE)"
     rm -rf "$dir"
     mkdir -p "$dir/src/main/java"
     cp "$here/$pom" "$dir/pom.xml"
