@@ -49,3 +49,14 @@ def test_a_port_on_which_somebody_listens_is_not_given(few: None) -> None:
         assert set(free_ports.free_ports(2)) == {OURS[0], OURS[2]}
         with pytest.raises(RuntimeError):
             free_ports.free_port()
+
+
+def test_ports_at_distances_are_given_together(few: None) -> None:
+    assert free_ports.free_port(-1, 1) == OURS[1]
+    with pytest.raises(RuntimeError):
+        free_ports.free_port()
+
+
+def test_a_port_whose_neighbour_is_in_use_is_not_given(few: None) -> None:
+    with socket.create_server(("127.0.0.1", OURS[0])):
+        assert free_ports.free_port(1) == OURS[1]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 PORTS = range(21_000, 32_000)
-"""Below Linux's range for outgoing connections, and apart from the ports of tests/real/oracle/BrokerLab.java."""
+"""Below Linux's range for outgoing connections."""
 _CHANCE = random.Random()
 _TAKEN: set[int] = set()
 
@@ -22,11 +22,12 @@ def free_ports(count: int) -> list[int]:
     return [free_port() for _ in range(count)]
 
 
-def free_port() -> int:
-    """One such port. Raises RuntimeError if there is none."""
+def free_port(*distances: int) -> int:
+    """One such port; those at these distances from it are as free. Raises RuntimeError if there is none."""
     for port in _CHANCE.sample(PORTS, len(PORTS)):
-        if port not in _TAKEN and _locked(port) and _unused(port):
-            _TAKEN.add(port)
+        ports = {port, *(port + distance for distance in distances)}
+        if ports <= set(PORTS) - _TAKEN and all(_locked(port) and _unused(port) for port in ports):
+            _TAKEN.update(ports)
             return port
     raise RuntimeError(f"no port of {PORTS.start} to {PORTS.stop - 1} is free")
 
