@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from storage_core.errors import CorruptionError, DataLossError, OptionError
+from storage_core.files import system
 from storage_core.formats.rabbitmq.quorum import wal
 from storage_core.rabbitmq import open_store
 from storage_core.rabbitmq.quorum.directory import list_queues
@@ -212,6 +213,19 @@ def test_a_queue_whose_config_is_lost_is_reported(harm: str, name: str, tmp_path
     ]
     assert [row["corruption"] is not None for row in golden.rows(folder, mode=Mode.PERMISSIVE)].count(True) == 1
     assert [file for file, _ in reported(folder)] == [f"{queue.folder}/config"]
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_lost_configs_are_listed_by_folder(backwards: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In whichever order the file system lists the folders; the first of them ends a read."""
+    folder = golden.unpack("v5_random", tmp_path)
+    configs = sorted(folder.glob("*/config"))
+    assert len(configs) > 1
+    for config in configs:
+        os.truncate(config, 0)
+    listed = sorted(system.entries(str(folder)), key=lambda entry: entry.name, reverse=backwards)
+    monkeypatch.setattr(system, "entries", lambda path: iter(listed))
+    assert [damage.file for damage in list_queues(str(folder))[1]] == [f"{path.parent.name}/config" for path in configs]
 
 
 def kept_below_the_snapshot(folder: Path) -> tuple[Path, int, int]:

@@ -48,10 +48,10 @@ class QueueDirectory:
 
 def list_queues(root: str) -> tuple[list[QueueDirectory], list[Damage]]:
     """All quorum queues below `root`, by virtual host and name, and a damage for each folder whose queue is unknown
-    because its config is missing, empty or damaged.
+    because its config is missing, empty or damaged, by name of the folder.
     """
     found, lost = [], []
-    for entry in system.entries(root):
+    for entry in sorted(system.entries(root), key=lambda entry: entry.name):
         if not entry.is_directory:
             continue
         path = f"{entry.name}/{CONFIG}"
