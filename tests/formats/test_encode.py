@@ -94,6 +94,26 @@ def test_patched_records_equal_records_made_so(messages: list[model.Message], st
 
 
 @settings(deadline=None)
+@given(st.lists(MESSAGES, min_size=1, max_size=8), st.data())
+def test_a_part_at_its_place_equals_records_made_so(messages: list[model.Message], draws: st.DataObject) -> None:
+    """Whether sizes and flags of all rows are already known or not."""
+    offsets, physical_offsets = list(range(7, 7 + len(messages))), [1 << 33 | i for i in range(len(messages))]
+    start = draws.draw(st.integers(0, len(messages) - 1))
+    here = slice(start, draws.draw(st.integers(start + 1, len(messages))))
+    rows = _rows(messages, [0] * len(messages), [0] * len(messages))
+    if draws.draw(st.booleans()):
+        assert len(rows.sizes) == len(rows.sys_flags) == len(messages)
+
+    got = encode(rows.part(here.start, here.stop).placed(np.array(offsets[here]), np.array(physical_offsets[here]), 5))
+
+    for message in messages:
+        message.store_ms = 5
+    expected = encode(_rows(messages[here], offsets[here], physical_offsets[here]))
+    assert got.data.to_pybytes() == expected.data.to_pybytes()
+    assert got.sys_flags.tolist() == expected.sys_flags.tolist()
+
+
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2**62), st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)),
                 min_size=1, max_size=9), st.data())  # fmt: skip
 def test_entries_are_those_of_the_records_that_are_wanted(

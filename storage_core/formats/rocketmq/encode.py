@@ -6,7 +6,7 @@ Which rows may be written, and where the records are put, is up to the engine. S
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -78,10 +78,14 @@ class Rows:
     @cached_property
     def sizes(self) -> Positions:
         """TOTALSIZE that each row's record will have. Shape (n,)."""
-        fixed = MIN_SIZE - 2 * HOST_V4 + (self.topic_lengths > LONGEST_V1_TOPIC)
-        hosts = lengths(self.born_hosts) + lengths(self.store_hosts)
-        texts = self.topic_lengths + lengths(self.bodies) + lengths(self.properties)
-        return np.asarray(fixed + hosts + texts, np.int64)
+        found = self.topic_lengths + (self.topic_lengths > LONGEST_V1_TOPIC)
+        for texts in (self.bodies, self.properties):
+            found += lengths(texts)
+        found += MIN_SIZE
+        for hosts in (self.born_hosts, self.store_hosts):
+            if _has_v6(hosts):
+                found += lengths(hosts) - HOST_V4
+        return found
 
     @cached_property
     def sys_flags(self) -> npt.NDArray[np.int32]:
@@ -90,9 +94,8 @@ class Rows:
         flags[:] = self.sys_flag
         flags &= ~np.int32(BORN_HOST_V6 | STORE_HOST_V6)
         for hosts, bit in ((self.born_hosts, BORN_HOST_V6), (self.store_hosts, STORE_HOST_V6)):
-            wide = lengths(hosts) > HOST_V4
-            if wide.any():
-                flags[wide] |= np.int32(bit)
+            if _has_v6(hosts):
+                flags[lengths(hosts) > HOST_V4] |= np.int32(bit)
         return flags
 
     def part(self, start: int, stop: int) -> Rows:
@@ -105,7 +108,20 @@ class Rows:
                 return column.slice(start, stop - start)
             return column[start:stop] if isinstance(column, np.ndarray) and column.ndim else column
 
-        return Rows(**{field.name: cut(getattr(self, field.name)) for field in fields(self)})
+        part = Rows(**{field.name: cut(getattr(self, field.name)) for field in fields(self)})
+        return self._derived(part, start, stop)
+
+    def placed(self, queue_offset: Numbers, physical_offset: Numbers, store_ms: int) -> Rows:
+        """The same messages at places in the log that are known now."""
+        rows = replace(self, queue_offset=queue_offset, physical_offset=physical_offset, store_ms=store_ms)
+        return self._derived(rows, 0, len(self))
+
+    def _derived(self, rows: Rows, start: int, stop: int) -> Rows:
+        """`rows`, which are those from `start` to `stop`, with what is already derived from them."""
+        for name in ("topic_lengths", "sizes", "sys_flags"):
+            if name in self.__dict__:
+                rows.__dict__[name] = self.__dict__[name][start:stop]
+        return rows
 
 
 @dataclass(frozen=True)
@@ -131,6 +147,11 @@ def lengths(array: pa.Array) -> Positions:
     """Byte length of each element of a binary or string array. Shape (n,)."""
     offsets = offsets_of(array)
     return np.subtract(offsets[1:], offsets[:-1], dtype=np.int64)
+
+
+def _has_v6(hosts: pa.BinaryArray) -> bool:
+    offsets = offsets_of(hosts)
+    return int(offsets[-1]) - int(offsets[0]) > HOST_V4 * len(hosts)
 
 
 def encode(rows: Rows, room: Callable[[int], Bytes] = new_bytes) -> Encoded:
@@ -209,7 +230,7 @@ def _topic_parts(topics: pa.DictionaryArray) -> list[bytes]:
     """Each topic of the dictionary, preceded by its length in one byte, or in two if it is long."""
     return [
         len(topic).to_bytes(2 if len(topic) > LONGEST_V1_TOPIC else 1, "big") + topic
-        for topic in topics.dictionary.cast(pa.binary()).to_pylist()
+        for topic in topics.dictionary.view(pa.binary()).to_pylist()
     ]
 
 

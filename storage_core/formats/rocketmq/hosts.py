@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from functools import lru_cache
 
 import pyarrow as pa
 
@@ -39,3 +40,9 @@ def pack_hosts(texts: pa.StringArray, default: bytes) -> tuple[pa.BinaryArray, i
             wrong = wrong if wrong is not None else coded.indices.to_pylist().index(number)
     found = bytes_array([*packed, default])
     return found.take(coded.indices.fill_null(len(packed))), wrong
+
+
+@lru_cache(maxsize=2)
+def one_host(packed: bytes, count: int) -> pa.BinaryArray:
+    """The stored bytes of a host, `count` times. The batches of a job share the array."""
+    return pa.repeat(pa.scalar(packed, pa.binary()), count)

@@ -36,7 +36,7 @@ from storage_core.rocketmq.write.store_end import Ends, ends_from_json, ends_to_
 from storage_core.store import QueueKey, StagedPart
 
 CHUNK_COUNT = 1 << 16
-KEPT_COUNT = 1 << 17
+KEPT_COUNT = 1 << 19
 """The most records of a job whose chunks are kept for its next walk; they take about 80 bytes per record."""
 
 

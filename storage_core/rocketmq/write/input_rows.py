@@ -23,7 +23,7 @@ from storage_core.arrays import NUMPY_TYPES, as_array, as_mask, text_array
 from storage_core.errors import ColumnError, OptionError, RowError, shorten
 from storage_core.formats.columns import masked
 from storage_core.formats.rocketmq.encode import lengths
-from storage_core.formats.rocketmq.hosts import pack_hosts
+from storage_core.formats.rocketmq.hosts import one_host, pack_hosts
 from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC, has_folder
 from storage_core.formats.rocketmq.property_pairs import PairColumn, no_pairs
 from storage_core.formats.spans import first_malformed, holds_any
@@ -166,7 +166,7 @@ class GivenColumns:
     def hosts(self, name: str, default: bytes) -> pa.BinaryArray:
         """Packed hosts. Raises RowError for a text that is not a host."""
         if not self.has(name):
-            return pa.repeat(pa.scalar(default, pa.binary()), self.count)
+            return one_host(default, self.count)
         texts = self.text(name)
         packed, wrong = pack_hosts(texts, default)
         if wrong is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -150,8 +149,7 @@ class Publisher:
             for rows in kept.take(last - first):
                 here = slice(first, first + len(rows))
                 if not self._plan.preserve:
-                    addresses = {"queue_offset": queue_offsets[here], "physical_offset": chunk.physical_offsets[here]}
-                    rows = replace(rows, **addresses, store_ms=self._plan.store_ms)
+                    rows = rows.placed(queue_offsets[here], chunk.physical_offsets[here], self._plan.store_ms)
                 encoded = encode(rows, buffers.take)
                 yield int(chunk.physical_offsets[first]), memoryview(encoded.data)[: int(encoded.bounds[-1])]
                 first = here.stop

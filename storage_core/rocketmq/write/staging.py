@@ -30,6 +30,7 @@ from storage_core.formats.grouping import distinct_below
 from storage_core.formats.java_hash import java_hashes
 from storage_core.formats.layout import Positions, struct
 from storage_core.formats.rocketmq.encode import Encoded, Rows, encode, lengths
+from storage_core.formats.rocketmq.hosts import one_host
 from storage_core.formats.rocketmq.message import BLANK
 from storage_core.formats.rocketmq.paths import SCHEDULE_TOPIC
 from storage_core.formats.rocketmq.properties import KEYS, MULTI_OFFSETS, TAGS, UNIQ_KEY, PropertyColumn, delay_ms
@@ -197,7 +198,7 @@ class Task:
             bodies=message.bodies,
             properties=made.properties,
             born_hosts=given.hosts("bornHost", BORN_HOST),
-            store_hosts=pa.repeat(pa.scalar(settings.store_host, pa.binary()), given.count),
+            store_hosts=one_host(settings.store_host, given.count),
             queue_id=queue_ids,
             flag=given.numbers("flag", pa.int32(), 0),
             sys_flag=0,
