@@ -7,7 +7,7 @@ The engine's `Tail` finds the end of the store, `storage_core.stream.offsets` en
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -124,7 +124,7 @@ class StreamSource(Closable):
     ) -> tuple[dict[QueueKey, int], dict[QueueKey, int]]:
         """Starts and stops of what could be read now from each queue: those of the offset, and those added later."""
         check_store(offset, snapshot, self._path)
-        starts = self._resumed(offset, snapshot)
+        starts = self._resumed(offset, snapshot, self._takes)
         stops = {}
         for key, (first, stop) in snapshot.positions.items():
             if not self._takes(key) or (offset.topics is not None and key[0] not in offset.topics):
@@ -136,8 +136,10 @@ class StreamSource(Closable):
                 stops[key] = max(start, limit)
         return {key: starts[key] for key in stops}, stops
 
-    def _resumed(self, offset: StreamOffset, snapshot: StreamSnapshot) -> dict[QueueKey, int]:
-        taken = {key: position for key, position in offset.positions.items() if self._takes(key)}
+    def _resumed(
+        self, offset: StreamOffset, snapshot: StreamSnapshot, takes: Callable[[QueueKey], bool]
+    ) -> dict[QueueKey, int]:
+        taken = {key: position for key, position in offset.positions.items() if takes(key)}
         return resumed(taken, snapshot, self._path, self._request.fail_on_data_loss, offset.seals)
 
     def _is_delayed(self, count: int) -> bool:
@@ -163,9 +165,14 @@ class StreamSource(Closable):
         first, last = (from_json(noted, self._engine, self._path) for noted in (start, end))
         snapshot = self._poll()
         check_store(last, snapshot, self._path)
-        stops = self._resumed(last, snapshot)
+
+        def takes(key: QueueKey) -> bool:
+            # A batch planned before a restart with fewer topics keeps their rows: its end is after them.
+            return self._takes(key) or first.place(key) != last.place(key)
+
+        stops = self._resumed(last, snapshot, takes)
         new = {key: last.first.get(key, 0) for key in last.positions if key not in first.positions}
-        starts = self._resumed(replace(first, positions={**new, **first.positions}), snapshot)
+        starts = self._resumed(replace(first, positions={**new, **first.positions}), snapshot, takes)
         ranges = {key: (starts[key], stop) for key, stop in stops.items()}
         return [
             MqStorePartition(

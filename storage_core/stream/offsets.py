@@ -43,6 +43,10 @@ class StreamOffset:
             found["first"] = _nested(self.first)
         return found
 
+    def place(self, key: QueueKey) -> tuple[int | None, str | None]:
+        """The position in a queue and its seal: equal in two offsets if no message of the queue lies between them."""
+        return self.positions.get(key), self.seals.get(key)
+
     def moved(
         self, positions: Mapping[QueueKey, int], snapshot: StreamSnapshot, starts: Mapping[QueueKey, int] | None = None
     ) -> StreamOffset:

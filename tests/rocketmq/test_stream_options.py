@@ -173,3 +173,23 @@ def test_a_restart_with_fewer_topics_keeps_its_place_in_the_others(tmp_path: Pat
     query.run()
     rows = [tuple(row.values()) for table in query.tables for row in table.to_pylist()]
     assert sorted(rows) == [*(("orders", n) for n in range(7)), *(("payments", n) for n in range(7))]
+
+
+def test_a_batch_planned_before_a_restart_with_fewer_topics_keeps_its_rows(tmp_path: Path) -> None:
+    """Its end is recorded for all topics, so rows that it left out would never be read."""
+    root = tmp_path / "store"
+    write(root, "orders", ["a"] * 5)
+    query = Query(root, {"columns": "topic,queueOffset"})
+    query.start()
+    query.run()
+    write(root, "orders", ["b"] * 3)
+    write(root, "payments", ["c"] * 2)
+    query.trigger(dies=lambda: True)
+    query.options["topic"] = "orders"
+    query.start()
+    query.run()
+    del query.options["topic"]
+    query.start()
+    query.run()
+    rows = [tuple(row.values()) for table in query.tables for row in table.to_pylist()]
+    assert sorted(rows) == [*(("orders", n) for n in range(8)), ("payments", 0), ("payments", 1)]
