@@ -197,10 +197,16 @@ class StreamSource(Closable):
     def _warn(self) -> None:
         if self._options.ignored:
             warn(f"layout=kafka ignores these options of the Kafka source: {', '.join(self._options.ignored)}")
-        topics = sorted({topic for topic, _ in self._poll().positions})
-        for name in self._request.topics or ():
+        queues = self._poll().positions
+        topics = sorted({topic for topic, _ in queues})
+        assigned = self._request.assign or ()
+        for name in self._request.topics or dict(assigned):
             if name not in topics:
                 warn(f"{self._path}: there is no topic {name} yet; {choices(name, topics, 'topics')}")
+        for name, queue_id in assigned:
+            if name in topics and (name, queue_id) not in queues:
+                there = ", ".join(str(each) for topic, each in sorted(queues) if topic == name)
+                warn(f"{self._path}: there is no queue {name}/{queue_id} yet; the topic's queues are {there}")
 
 
 def followed(store: Store) -> FollowedStore:

@@ -186,6 +186,22 @@ def test_a_selection_is_that_of_a_batch(engine: Engine, own: Path, options: dict
     assert len(seen(engine, running)) == rows + later
 
 
+@pytest.mark.parametrize(
+    ("options", "warned"),
+    [
+        ({"topic": "omega,alpha"}, ["there is no topic omega yet"]),
+        ({"assign": '{"alpha": [0], "omega": [0]}'}, ["there is no topic omega yet"]),
+        ({"topicPattern": "o.*"}, []),
+    ],
+)
+def test_what_does_not_exist_yet_is_named(
+    engine: Engine, store: Path, options: dict[str, str], warned: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    query(engine, store, **options).run()
+    lines = capfd.readouterr().err.splitlines()
+    assert [text in line for text, line in zip(warned, lines, strict=True)] == [True] * len(warned)
+
+
 def test_kafkas_layout_and_its_options(engine: Engine, store: Path) -> None:
     running = Query(store, {"layout": "kafka", "kafka.bootstrap.servers": "h:1", "maxOffsetsPerTrigger": "50"})
     running.start()

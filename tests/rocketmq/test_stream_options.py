@@ -193,3 +193,20 @@ def test_a_batch_planned_before_a_restart_with_fewer_topics_keeps_its_rows(tmp_p
     query.run()
     rows = [tuple(row.values()) for table in query.tables for row in table.to_pylist()]
     assert sorted(rows) == [*(("orders", n) for n in range(8)), ("payments", 0), ("payments", 1)]
+
+
+def test_a_queue_that_does_not_exist_yet_is_named_and_read_later(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "store"
+    write(root, "orders", ["a"] * 2)
+    query = Query(root, {"columns": "topic,queueOffset", "assign": '{"orders": [1]}'})
+    query.start()
+    query.run()
+    warned = capfd.readouterr().err
+    assert warned == f"mqstore: {root}: there is no queue orders/1 yet; the topic's queues are 0\n"
+    with open_store(str(root)) as store:
+        store.append(pa.table({"topic": ["orders"], "body": [b"b"], "queueId": pa.array([1], pa.int32())}))
+    query.run()
+    rows = [tuple(row.values()) for table in query.tables for row in table.to_pylist()]
+    assert rows == [("orders", 0)]
