@@ -9,7 +9,7 @@ import os
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -89,6 +89,18 @@ class FileChain:
     def stop(self) -> int:
         """Address one past the last byte that exists; 0 for an empty chain."""
         return self.files[-1].end if self.files else 0
+
+    @cached_property
+    def parted(self) -> FileChain:
+        """The chain without the bytes by which a file that is too long reaches into the next one."""
+        if all(file.end <= later.base_offset for file, later in pairwise(self.files)):
+            return self
+        limits = [*self.bases[1:], self.stop]
+        files = (
+            replace(file, size=min(file.end, limit) - file.base_offset)
+            for file, limit in zip(self.files, limits, strict=True)
+        )
+        return FileChain(tuple(files), self.file_size)
 
     def index_at(self, offset: int) -> int | None:
         """Number of the file that holds `offset`; None in a hole or outside."""
