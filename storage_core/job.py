@@ -29,6 +29,7 @@ OTHER_HOST_S = 24 * 3600  # also another container, and this machine before a re
 NO_OWNER_S = 60
 # A query that is absent for longer, while this many others ran, is assumed never to come back.
 MOST_MARKS, MARK_LIFE_S = 1000, 30 * 24 * 3600
+MOST_TRIES = 100
 OWNER = "owner.json"
 ASIDE = ".dropped"
 MANIFEST, COPY_NOTE, COPYING = "manifest.json", "copy.json", "copying"
@@ -145,15 +146,25 @@ def open_staging(job_folder: JobFolder, job: str, application: str = "", made: S
     """Creates the staging folder of a job with its owner note. Returns its path. `made`: the store's directory and its
     parents, if the job makes them.
     """
-    make_root(job_folder.root)
     folder = job_folder.staging(job)
-    system.make_folder(folder, exist_ok=False)
+    _make_staging(job_folder.root, folder)
     try:
         note_owner(folder, application, made)
     except BaseException:
         drop_staging(job_folder, job)
         raise
     return folder
+
+
+def _make_staging(root: str, folder: str) -> None:
+    for left in reversed(range(MOST_TRIES)):
+        try:
+            make_root(root)
+            system.make_folder(folder, exist_ok=False)
+            break
+        except FileNotFoundError:  # another job ended between two steps, and removed the empty folders above
+            if not left:
+                raise
 
 
 def note_owner(folder: str, application: str = "", made: Sequence[str] = ()) -> None:

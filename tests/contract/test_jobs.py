@@ -327,3 +327,19 @@ def test_a_folder_without_a_note_is_swept_when_it_was_set_aside(engine: Engine, 
     with open_store(str(own)) as opened:
         assert opened.append(engine.table(NEW[:1])) == 1
     assert [path.name for path in staging.iterdir()] == ["begun"], "its owner may be about to write the note"
+
+
+def test_a_job_begins_while_another_ends(engine: Engine, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parent, make = own / ".mqstore" / "staging", system.make_folder
+    ended: list[str] = []
+
+    def late(path: str, exist_ok: bool = True) -> None:
+        if not ended and Path(path).parent == parent:
+            ended.append(path)
+            raise FileNotFoundError(2, "No such file or directory", path)
+        make(path, exist_ok)
+
+    monkeypatch.setattr(system, "make_folder", late)
+    part = staged(engine, job := begin_job(engine, own), NEW)
+    assert job.commit([part]) == len(NEW)
+    assert ended
