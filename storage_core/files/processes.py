@@ -12,6 +12,8 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 
 from storage_core.files.address import is_remote
 
@@ -119,20 +121,26 @@ def session_process(marks: tuple[bytes, ...]) -> int:
     return os.getpid()
 
 
-def holders_below(folder: str) -> list[int]:
-    """Other processes of this machine that have a file below the folder open, as far as this user may see them."""
+def holders_below(folder: str, apart: str) -> list[int]:
+    """Other processes of this machine that have a file below the folder open, as far as this user may see them; files
+    below its subfolder `apart` do not count.
+    """
     if is_remote(folder):
         return []
-    start, own, found = os.path.realpath(folder) + "/", os.getpid(), []
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) == own:
-            continue
-        try:
-            if any(os.readlink(f"/proc/{name}/fd/{fd}").startswith(start) for fd in os.listdir(f"/proc/{name}/fd")):
-                found.append(int(name))
-        except OSError:  # the process, or the descriptor, is gone or belongs to someone else
-            continue
-    return found
+    start, own = os.path.realpath(folder) + "/", os.getpid()
+    others = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != own]
+    uncounted = f"{start}{apart}/"
+    return [pid for pid in others if any(p.startswith(start) and not p.startswith(uncounted) for p in _open_paths(pid))]
+
+
+def _open_paths(pid: int) -> Iterator[str]:
+    try:
+        descriptors = os.listdir(f"/proc/{pid}/fd")
+    except OSError:  # the process is gone or belongs to someone else
+        return
+    for descriptor in descriptors:
+        with suppress(OSError):  # it was closed meanwhile
+            yield os.readlink(f"/proc/{pid}/fd/{descriptor}")
 
 
 def process_space() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -343,3 +344,14 @@ def test_a_job_begins_while_another_ends(engine: Engine, own: Path, monkeypatch:
     part = staged(engine, job := begin_job(engine, own), NEW)
     assert job.commit([part]) == len(NEW)
     assert ended
+
+
+def test_a_job_begins_and_ends_while_another_process_stages(engine: Engine, own: Path) -> None:
+    other = begin_job(engine, own)
+    note = own / ".mqstore" / "staging" / other.job / "owner.json"
+    with note.open("rb") as file, subprocess.Popen(["sleep", "600"], stdin=file) as task:
+        try:
+            part = staged(engine, job := begin_job(engine, own), NEW)
+            assert job.commit([part]) == len(NEW)
+        finally:
+            task.kill()

@@ -57,3 +57,26 @@ def test_a_file_system_without_leases(tmp_path: Path, monkeypatch: pytest.Monkey
     with FileLock(str(path), 0, "nobody") as lock, opened_elsewhere(path, "rb") as other:
         monkeypatch.setattr("fcntl.fcntl", refused)
         assert lock.other_holders() == [other]
+
+
+def test_a_descriptor_that_is_closed_meanwhile_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, readlink, closed = tmp_path / "segment", os.readlink, "/fd/0"
+
+    def late(link: str) -> str:
+        if link.endswith(closed):
+            raise FileNotFoundError(2, "No such file or directory", link)
+        return readlink(link)
+
+    path.touch()
+    with opened_elsewhere(path, "rb") as other:
+        monkeypatch.setattr(os, "readlink", late)
+        assert processes.holders_below(str(tmp_path), "none") == [other]
+
+
+def test_files_of_a_subfolder_may_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "own" / "staged"
+    path.parent.mkdir()
+    path.touch()
+    with opened_elsewhere(path, "rb") as other:
+        assert processes.holders_below(str(tmp_path), "none") == [other]
+        assert processes.holders_below(str(tmp_path), "own") == []
