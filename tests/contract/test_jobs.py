@@ -355,3 +355,16 @@ def test_a_job_begins_and_ends_while_another_process_stages(engine: Engine, own:
             assert job.commit([part]) == len(NEW)
         finally:
             task.kill()
+
+
+def test_a_job_begins_while_another_process_commits(engine: Engine, own: Path) -> None:
+    """That one holds the writers' lock, and may have any file of the store open."""
+    begin_job(engine, own).abort()
+    held = next(path for path in sorted(own.rglob("*")) if path.is_file() and ".mqstore" not in path.parts)
+    with held.open("rb") as file, subprocess.Popen(["sleep", "600"], stdin=file) as other:
+        try:
+            with FileLock(str(own / ".mqstore" / "lock"), 0, "nobody"):
+                job = begin_job(engine, own)
+        finally:
+            other.kill()
+    assert job.commit([staged(engine, job, NEW)]) == len(NEW)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from storage_core import job as jobs
-from storage_core.errors import MqStoreError
+from storage_core.errors import MqStoreError, StoreLockedError
 from storage_core.files import system
 from storage_core.files.lock import FileLock
 from storage_core.files.small_file import remove_empty_folder
@@ -154,10 +154,28 @@ def begin(
     """
     if columns is not None:
         check_columns(columns, options.queue)
-    check_not_running(facts.root)
+    _refuse_running_node(facts.root)
     job, job_folder, made = jobs.new_job_id(), JobFolder(facts.root), jobs.missing_folders(facts.root)
     jobs.open_staging(job_folder, job, application)
     return VhostWriteJob(facts, options, job, made)
+
+
+def _refuse_running_node(root: str) -> None:
+    """Refuses a store that a node uses, before any row is staged.
+
+    While another writer of mqstore holds the writers' lock, it may have files of the store open; the commit checks
+    again.
+    """
+    lock = JobFolder(root).lock
+    if not system.exists(lock):
+        check_not_running(root)
+        return
+    try:
+        writers = FileLock(lock, 0, LOCKED)
+    except StoreLockedError:
+        return
+    with writers:
+        check_not_running(root)
 
 
 def finish_unfinished(root: str, lock_timeout_s: float) -> None:
