@@ -6,9 +6,11 @@ import pickle
 import random
 import re
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from storage_core.errors import CorruptionError, OptionError, UnsupportedFormatError
@@ -72,6 +74,28 @@ def test_what_is_kept_of_a_long_log(name: str, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(replay, "batch_ranges", lambda sizes: [(at, at + 3) for at in range(0, len(sizes), 3)])
     assert golden.rows(folder) == expected
     assert most
+
+
+def test_bytes_are_counted_alike_in_any_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From version 8 on the limits of a queue count property lists: also in the window in which the version begins."""
+    folder = golden.unpack("v8_giving_way", tmp_path)
+    counted: list[set[tuple[int, int, int]]] = []
+    add = MessageTable.add
+
+    def note(table: MessageTable, rows: npt.NDArray[np.void]) -> None:
+        counted[-1] |= {(int(row["file"]), int(row["position"]), int(row["counted"])) for row in rows}
+        add(table, rows)
+
+    monkeypatch.setattr(MessageTable, "add", note)
+    for step in (1 << 20, 1):
+        monkeypatch.setattr(replay, "batch_ranges", partial(_cut, step=step))
+        counted.append(set())
+        golden.rows(folder)
+    assert counted[0] == counted[1]
+
+
+def _cut(sizes: npt.NDArray[np.int64], step: int) -> list[tuple[int, int]]:
+    return [(at, min(at + step, len(sizes))) for at in range(0, len(sizes), step)]
 
 
 def test_one_disk_of_three(tmp_path: Path) -> None:

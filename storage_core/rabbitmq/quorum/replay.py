@@ -204,11 +204,15 @@ class Replay:
         found = log_entry.find_enqueues(buffer, starts, stops)
         facts = self._note(rows, buffer, found, starts)
         pids = [et.Opaque(term) for term in found.publisher_terms]
+        counts_metadata = self.machine.counts_metadata
         for begin, end in _runs(found, facts):
             if not found.ok[begin]:
                 for row in range(begin, end):
                     if not self._command(row, rows[row], buffer[starts[row] : stops[row]].tobytes()):
                         return False
+                if self.machine.counts_metadata != counts_metadata:
+                    counts_metadata = self.machine.counts_metadata
+                    facts |= self._note(rows, buffer, found, starts, end)
                 continue
             self._enqueue(found, facts, pids, rows["index"][begin:end].tolist(), begin, end)
         self._tick(int(found.times.max(initial=0)))
@@ -232,10 +236,14 @@ class Replay:
             sequence = int(found.sequences[row]) if named else et.UNDEFINED
             self.machine.enqueue(int(found.times[row]), index, pid, sequence, fact)
 
-    def _note(self, rows: LogEntries, buffer: Bytes, found: Enqueues, starts: Positions) -> dict[int, MessageFacts]:
-        """Records the locations and sizes of enqueued messages. Returns the facts of the non-plain ones, by row."""
+    def _note(
+        self, rows: LogEntries, buffer: Bytes, found: Enqueues, starts: Positions, first: int = 0
+    ) -> dict[int, MessageFacts]:
+        """Records the locations and sizes of messages enqueued from the row `first` on, as the machine's version counts
+        them. Returns the facts of the non-plain ones, by row.
+        """
         facts: dict[int, MessageFacts] = {}
-        chosen = np.flatnonzero(found.ok)
+        chosen = first + np.flatnonzero(found.ok[first:])
         begin, end = found.message_starts[chosen], found.message_stops[chosen]
         window = self._window
         window["position"][chosen] = rows["position"][chosen] + (begin - starts[chosen])
