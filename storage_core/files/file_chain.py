@@ -91,7 +91,7 @@ class FileChain:
         return self.files[-1].end if self.files else 0
 
     @cached_property
-    def parted(self) -> FileChain:
+    def disjoint(self) -> FileChain:
         """The chain without the bytes by which a file that is too long reaches into the next one."""
         if all(file.end <= later.base_offset for file, later in pairwise(self.files)):
             return self

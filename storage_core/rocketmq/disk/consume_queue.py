@@ -70,7 +70,7 @@ class ConsumeQueue:
 
     def file_queue_offsets(self) -> Iterator[tuple[int, int]]:
         """The queue offsets [first, stop) that each file has room for; no two overlap."""
-        for file in self.chain.parted.files:
+        for file in self.chain.disjoint.files:
             yield file.base_offset // QUEUE_ENTRY.size, file.end // QUEUE_ENTRY.size
 
     def entries(self, files: OpenFiles, start: int, stop: int) -> npt.NDArray[Any]:
@@ -93,7 +93,7 @@ class ConsumeQueue:
     def spans(self, start: int, stop: int) -> Iterator[tuple[ChainFile, int, int]]:
         """The files that contain entries [start, stop), and the addresses [low, high) of these entries in each."""
         begin, end = start * QUEUE_ENTRY.size, stop * QUEUE_ENTRY.size
-        for file in self.chain.parted.files:
+        for file in self.chain.disjoint.files:
             low, high = max(begin, file.base_offset), min(end, file.end)
             if low < high:
                 yield file, low, high

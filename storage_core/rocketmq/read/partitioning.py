@@ -200,7 +200,7 @@ def partition_count(request: ScanRequest, total: int, rows: int) -> int:
 
 def log_partitions(request: ScanRequest, listing: Listing, store_name: str) -> list[ScanPartition]:
     """Partitions that together hold each record of the log once."""
-    log = listing.log.parted
+    log = listing.log.disjoint
     total = sum(file.size for file in log.files)
     count = request.partition_count(total)
     queues = list(listing.queues.values())
