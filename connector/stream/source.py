@@ -200,7 +200,7 @@ class StreamSource(Closable):
         queues = self._poll().positions
         topics = sorted({topic for topic, _ in queues})
         assigned = self._request.assign or ()
-        for name in self._request.topics or dict(assigned):
+        for name in self._request.topics or dict.fromkeys(topic for topic, _ in assigned):
             if name not in topics:
                 warn(f"{self._path}: there is no topic {name} yet; {choices(name, topics, 'topics')}")
         for name, queue_id in assigned:
