@@ -24,9 +24,10 @@ def free_ports(count: int) -> list[int]:
 
 def free_port(*distances: int) -> int:
     """One such port; those at these distances from it are as free. Raises RuntimeError if there is none."""
+    left = set(PORTS) - _TAKEN
     for port in _CHANCE.sample(PORTS, len(PORTS)):
         ports = {port, *(port + distance for distance in distances)}
-        if ports <= set(PORTS) - _TAKEN and all(_locked(port) and _unused(port) for port in ports):
+        if ports <= left and all(_locked(port) and _unused(port) for port in ports):
             _TAKEN.update(ports)
             return port
     raise RuntimeError(f"no port of {PORTS.start} to {PORTS.stop - 1} is free")
