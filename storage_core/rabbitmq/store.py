@@ -1,13 +1,15 @@
 """One vhost's directory as a store: its names and settings, and access to snapshots and views.
 
-`snapshot` determines what it serves, `views` holds the tables about it. Source: rabbitmq.md 1, interface.md 28.
+`snapshot` determines what it serves, `views` holds the tables about it. What only writes, checks, repairs, views and
+streams need is imported by the methods that begin them: a process that plans a read starts without it.
+Source: rabbitmq.md 1, interface.md 28.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -15,29 +17,19 @@ from storage_core.errors import OptionError, StoreClosedError, StoreNotFoundErro
 from storage_core.finding import Finding
 from storage_core.formats.rabbitmq import paths
 from storage_core.job import pending_intent
-from storage_core.rabbitmq import views
-from storage_core.rabbitmq.disk import definitions
 from storage_core.rabbitmq.disk.detect import looks_like_vhost, names_in
-from storage_core.rabbitmq.disk.running_node import is_running
 from storage_core.rabbitmq.disk.settings import Settings
-from storage_core.rabbitmq.disk.vhost_config import check_writable, entry_count
+from storage_core.rabbitmq.disk.vhost_config import entry_count
 from storage_core.rabbitmq.disk.vhost_name import vhost_name
-from storage_core.rabbitmq.queue.priority_queue import PriorityQueue, open_queue
-from storage_core.rabbitmq.queue.queue import Queue
-from storage_core.rabbitmq.read import declared
 from storage_core.rabbitmq.read.snapshot import VhostSnapshot
-from storage_core.rabbitmq.repair.copying import copy_store
-from storage_core.rabbitmq.repair.repairing import Repair, planned
-from storage_core.rabbitmq.stream.snapshot import VhostFacts
-from storage_core.rabbitmq.stream.tail import VhostTail
-from storage_core.rabbitmq.verify.verification import findings, quick_findings
-from storage_core.rabbitmq.write.job import VhostWriteJob, begin, finish_unfinished
-from storage_core.rabbitmq.write.options import WriteOptions
-from storage_core.rabbitmq.write.store_facts import facts_of
-from storage_core.repair.copying import finish_copy
-from storage_core.repair.target import target_folder
 from storage_core.store import Definitions, ScanRequest, StoreState
 from storage_core.stream.tail import FollowedStore
+
+if TYPE_CHECKING:
+    from storage_core.rabbitmq.queue.priority_queue import PriorityQueue
+    from storage_core.rabbitmq.queue.queue import Queue
+    from storage_core.rabbitmq.stream.tail import VhostTail
+    from storage_core.rabbitmq.write.job import VhostWriteJob
 
 RECOVERIES = ("auto", "none")
 OF_OTHER_QUEUES = frozenset({"commit", "asof"})
@@ -108,6 +100,9 @@ class VhostStore(FollowedStore):
 
     def follow(self, names: Sequence[str] = ()) -> VhostTail:
         """The store as a stream sees it. Raises OptionError with `recovery=none`, which finds no end of a queue."""
+        from storage_core.rabbitmq.stream.snapshot import VhostFacts
+        from storage_core.rabbitmq.stream.tail import VhostTail
+
         self._check_open()
         if self._recovery == "none":
             raise OptionError("recovery", "none", "a stream follows what a node serves; leave the option out")
@@ -120,6 +115,9 @@ class VhostStore(FollowedStore):
 
         No number in it counts what a node drops at startup.
         """
+        from storage_core.rabbitmq.disk.running_node import is_running
+        from storage_core.rabbitmq.verify.verification import quick_findings
+
         snapshot = self.snapshot()
         directories = snapshot.directories
         clean = bool(snapshot.terms) and all(directory.directory in snapshot.terms for directory in directories)
@@ -134,16 +132,22 @@ class VhostStore(FollowedStore):
 
     def view_schema(self, name: str) -> pa.Schema:
         """Schema of a view. Raises OptionError, which lists the views, if none is called `name`."""
+        from storage_core.rabbitmq import views
+
         self._check_open()
         return views.VIEWS.schema_of(name)
 
     def view(self, name: str, request: ScanRequest | None = None) -> Iterator[pa.RecordBatch]:
         """The rows of a view: `queues`, `segments` or `damage`."""
+        from storage_core.rabbitmq import views
+
         self.view_schema(name)
         return views.VIEWS.rows_of(name, self.snapshot(), self.name, request or ScanRequest())
 
     def verify(self) -> Iterator[Finding]:
         """Everything that is wrong in the index of each queue and in the message store."""
+        from storage_core.rabbitmq.verify.verification import findings
+
         snapshot = self.snapshot()
         return findings(snapshot, list(snapshot.named().values()), True)
 
@@ -153,6 +157,11 @@ class VhostStore(FollowedStore):
         Removed bytes are kept below `.mqstore/cut`. An interrupted repair can be called again. Raises MqStoreError,
         and StoreLockedError while a node is using the store.
         """
+        from storage_core.rabbitmq.repair.copying import copy_store
+        from storage_core.rabbitmq.repair.repairing import Repair, planned
+        from storage_core.repair.copying import finish_copy
+        from storage_core.repair.target import target_folder
+
         target = None if target is None else target_folder(target)
         if dry_run:
             return list(planned(self.verify()))
@@ -177,6 +186,8 @@ class VhostStore(FollowedStore):
         A priority queue is returned as a `PriorityQueue`; `max_priority` (its `x-max-priority`) creates a new one.
         `priority` selects one of the queues behind it.
         """
+        from storage_core.rabbitmq.queue.priority_queue import open_queue
+
         self._check_open()
         self._read_identity()
         facts = (self.settings, self.vhost, durable, lock_timeout_s)
@@ -188,6 +199,12 @@ class VhostStore(FollowedStore):
 
         Raises ColumnError, OptionError, and StoreLockedError if a node is using the store.
         """
+        from storage_core.rabbitmq.disk.vhost_config import check_writable
+        from storage_core.rabbitmq.read import declared
+        from storage_core.rabbitmq.write.job import begin, finish_unfinished
+        from storage_core.rabbitmq.write.options import WriteOptions
+        from storage_core.rabbitmq.write.store_facts import facts_of
+
         self._check_open()
         if pending_intent(self.path) is not None:
             finish_unfinished(self.path, WriteOptions.parsed(options, {}).lock_timeout_s)
@@ -201,6 +218,9 @@ class VhostStore(FollowedStore):
 
     def definitions(self) -> Definitions:
         """The vhost and its classic queues, with their known arguments."""
+        from storage_core.rabbitmq.disk import definitions
+        from storage_core.rabbitmq.read import declared
+
         snapshot = self.snapshot()
         known = definitions.merged(None, self.vhost, declared.arguments_by_queue(snapshot))
         return Definitions(json.loads(known), paths.vhost_directory(self.vhost.encode()))

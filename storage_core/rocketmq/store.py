@@ -1,6 +1,7 @@
 """A RocketMQ store directory as a `Store`: its options, and the queues that it served most recently.
 
-Opening a store does not read the log; recovery runs when a call needs it.
+Opening a store does not read the log; recovery runs when a call needs it. What only writes, checks, repairs, views and
+streams need is imported by the methods that begin them: a process that plans a read starts without it.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -17,30 +18,20 @@ from storage_core.finding import Finding
 from storage_core.job import drop_staged_by
 from storage_core.options.option import Option, parsed
 from storage_core.options.values import choice
-from storage_core.repair.copying import finish_copy
-from storage_core.repair.target import target_folder
 from storage_core.rocketmq.disk.directory import Listing, find_log, log_folders
 from storage_core.rocketmq.disk.ledger import refuse_ledger
-from storage_core.rocketmq.group_offsets import set_group_offsets
 from storage_core.rocketmq.read.snapshot import RocketSnapshot
 from storage_core.rocketmq.recovery.directory_cache import cached_listing
 from storage_core.rocketmq.recovery.queue_ranges import ServedQueues, served_queues
 from storage_core.rocketmq.recovery.recovery_cache import cached_verdict
 from storage_core.rocketmq.recovery.unfinished import LastJobs, as_before, last_jobs
 from storage_core.rocketmq.recovery.verdict import Rules
-from storage_core.rocketmq.repair.copying import copy_store
-from storage_core.rocketmq.repair.repairing import Repair, planned
-from storage_core.rocketmq.stream.tail import RocketTail
-from storage_core.rocketmq.verify.kinds import Subject
-from storage_core.rocketmq.verify.verification import verified
-from storage_core.rocketmq.views.file_views import damage
-from storage_core.rocketmq.views.store_state import store_state
-from storage_core.rocketmq.views.views import DAMAGE_VIEW, view_batches, view_schema
-from storage_core.rocketmq.write.job import begin
 from storage_core.rocketmq.write.options import WRITE_OPTIONS, write_settings
-from storage_core.rocketmq.write.shards import begin_shards, drop_orphan_shards
 from storage_core.store import Definitions, QueueKey, ScanRequest, StoreState, WriteJob
 from storage_core.stream.tail import FollowedStore
+
+if TYPE_CHECKING:
+    from storage_core.rocketmq.stream.tail import RocketTail
 
 RECOVERY = {"auto": None, "4.9": Rules.V4, "5.x": Rules.V5, "none": Rules.NONE}
 RECOVERY_OPTION = Option(
@@ -94,10 +85,14 @@ class RocketStore(FollowedStore):
 
     def state(self) -> StoreState:
         """Whether a broker runs, whether the last one stopped cleanly, and what the next one would cut."""
+        from storage_core.rocketmq.views.store_state import store_state
+
         return store_state(self.snapshot(), last_jobs(self.path).intent is not None)
 
     def follow(self, names: Sequence[str] = ()) -> RocketTail:
         """The store as a stream sees it. Raises OptionError with `recovery=none`, which does not find the log end."""
+        from storage_core.rocketmq.stream.tail import RocketTail
+
         del names
         self._check_open()
         if self._rules is Rules.NONE:
@@ -106,6 +101,9 @@ class RocketStore(FollowedStore):
 
     def begin_job(self, columns: Sequence[str] | None = None, application: str = "", **options: Any) -> WriteJob:
         """Starts an atomic write. `options` override those that the store was opened with."""
+        from storage_core.rocketmq.write.job import begin
+        from storage_core.rocketmq.write.shards import begin_shards, drop_orphan_shards
+
         self._check_open()
         settings = write_settings({**self._write_options, **options})
         names = None if columns is None else list(columns)
@@ -121,22 +119,32 @@ class RocketStore(FollowedStore):
 
     def set_group_offsets(self, group: str, offsets: Mapping[QueueKey, int]) -> None:
         """Sets the committed offsets of a consumer group in these queues."""
+        from storage_core.rocketmq.group_offsets import set_group_offsets
+
         self._check_open()
         set_group_offsets(self.path, group, offsets)
 
     def view_schema(self, name: str) -> pa.Schema:
         """Schema of a view."""
+        from storage_core.rocketmq.views.views import view_schema
+
         self._check_open()
         return view_schema(name)
 
     def view(self, name: str, request: ScanRequest | None = None) -> Iterator[pa.RecordBatch]:
         """The rows of a view."""
+        from storage_core.rocketmq.views.file_views import damage
+        from storage_core.rocketmq.views.views import DAMAGE_VIEW, view_batches
+
         if name == DAMAGE_VIEW:
             return damage(self.verify())
         return view_batches(self.snapshot(), name, request or ScanRequest())
 
     def verify(self) -> Iterator[Finding]:
         """Everything that is wrong in the store, and how a broker of its version handles it."""
+        from storage_core.rocketmq.verify.kinds import Subject
+        from storage_core.rocketmq.verify.verification import verified
+
         self._check_open()
         listing = self._listing(last_jobs(self.path))
         rules = None if self._rules is Rules.NONE else self._rules
@@ -149,6 +157,11 @@ class RocketStore(FollowedStore):
         interrupted at any point can be started again. Raises StoreLockedError while a broker works on the store,
         UnsupportedFormatError for a DLedger log, MqStoreError.
         """
+        from storage_core.repair.copying import finish_copy
+        from storage_core.repair.target import target_folder
+        from storage_core.rocketmq.repair.copying import copy_store
+        from storage_core.rocketmq.repair.repairing import Repair, planned
+
         self._check_open()
         target = None if target is None else target_folder(target)
         refuse_ledger(self.path, find_log(self.path, log_folders(self.path, self._log_paths)))

@@ -6,7 +6,8 @@ import importlib
 import sys
 
 MODULES = ("pandas", "pyarrow", "pyspark.worker", "connector.datasource", "connector.batch_reader",
-           "connector.batch_writer", "storage_core.rabbitmq.store", "storage_core.rocketmq.store")  # fmt: skip
+           "connector.batch_writer", "storage_core.rabbitmq.store", "storage_core.rabbitmq.write.job",
+           "storage_core.rocketmq.store", "storage_core.rocketmq.write.job")  # fmt: skip
 
 if "pyspark.daemon" in sys.orig_argv:
     for name in MODULES:
