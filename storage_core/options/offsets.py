@@ -6,6 +6,7 @@ The engine decides what a bound means in a queue.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -61,7 +62,7 @@ class Bound:
             raise OptionError(
                 self.option,
                 self.text,
-                f"offset {offset!r} of {topic}/{queue_id} must be a whole number of at least 0, or -2, -1",
+                f"offset {json.dumps(offset)} of {topic}/{queue_id} must be a whole number of at least 0, or -2, -1",
             )
         starting = self.plain.default == EARLIEST
         if self.of_stream:
@@ -151,7 +152,7 @@ def _of_store(
 def _queue_id(option: str, text: str, value: Any) -> int:
     number = whole(value) if isinstance(value, str) else value
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= _MAX_QUEUE_ID:
-        raise OptionError(option, text, f"queue {value!r} must be a queue id, 0 to {_MAX_QUEUE_ID}")
+        raise OptionError(option, text, f"queue {json.dumps(value)} must be a queue id, 0 to {_MAX_QUEUE_ID}")
     return number
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from storage_core.errors import OptionError, closest
 
 _DIGITS = re.compile(r"[0-9]{1,19}")
-_SIZE = re.compile(r"(\d{1,19})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _RELATIVE = re.compile(r"-\s*(\d{1,19})\s*(ms|s|m|h|d|w)")
 _RELATIVE_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)")
@@ -59,12 +59,20 @@ def count_of(least: int) -> Callable[[str, str], int]:
     """A parser for whole numbers of at least `least`."""
 
     def parse(name: str, text: str) -> int:
-        value = whole(text.strip())
-        if value is None or not least <= value < _LIMIT:
+        number = text.strip()
+        if not number.isascii() or not number.isdigit() or (value := _bounded(name, text, number)) < least:
             raise OptionError(name, text, f"must be a whole number of at least {least}")
         return value
 
     return parse
+
+
+def _bounded(name: str, text: str, digits: str, shift: int = 0) -> int:
+    """The number in decimal digits, shifted left by `shift` bits. Raises OptionError from 2^63 on."""
+    number = whole(digits.lstrip("0") or "0")
+    if number is None or number << shift >= _LIMIT:
+        raise OptionError(name, text, f"is too large; the largest value is {_LIMIT - 1}")
+    return number << shift
 
 
 def size_of(least: int) -> Callable[[str, str], int]:
@@ -72,8 +80,8 @@ def size_of(least: int) -> Callable[[str, str], int]:
 
     def parse(name: str, text: str) -> int:
         match = _SIZE.fullmatch(text.strip())
-        value = int(match[1]) << _SIZE_SHIFT[match[2].lower()] if match else 0
-        if not least <= value < _LIMIT:
+        value = _bounded(name, text, match[1], _SIZE_SHIFT[match[2].lower()]) if match else 0
+        if value < least:
             examples = "such as 268435456, 262144k, 256m or 1g"
             raise OptionError(name, text, f"must be a number of bytes of at least {least}, {examples}")
         return value

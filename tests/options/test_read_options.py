@@ -100,6 +100,7 @@ def test_an_unknown_option_without_close_ones_lists_all() -> None:
 
 
 SIZE = "must be a number of bytes of at least 1, such as 268435456, 262144k, 256m or 1g"
+TOO_LARGE = "is too large; the largest value is 9223372036854775807"
 TIME = "must be epoch milliseconds, ISO 8601 such as 2024-06-01T12:00:00Z, or before now: -10m, -2h, -1d"
 LATER = "not in this version of mqstore; leave it out"
 
@@ -121,6 +122,10 @@ LATER = "not in this version of mqstore; leave it out"
         ("minPartitions", "0", "must be a whole number of at least 1"),
         ("minPartitions", "²", "must be a whole number of at least 1"),
         ("maxRecordsPerPartition", "-5", "must be a whole number of at least 1"),
+        ("minPartitions", "9223372036854775808", TOO_LARGE),
+        ("minPartitions", "9" * 30, TOO_LARGE),
+        ("maxBytesPerPartition", "8388608t", TOO_LARGE),
+        ("maxBytesPerPartition", "9" * 20, TOO_LARGE),
         ("maxBytesPerPartition", "1x", SIZE),
         ("maxBytesPerPartition", "0k", SIZE),
         ("topic", " , ", "names nothing; give a comma list, or leave the option out"),
