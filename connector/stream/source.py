@@ -45,7 +45,7 @@ class StreamSource(Closable):
             raise
         self._path, self._engine = self._named.store.path, self._named.store.engine
         self._takes = selects(self._request, by_name=self._engine == "rabbitmq")
-        self._settled = False
+        self._settled = self._has_begun = False
         self._initial: Json | None = None
         self._frozen: Mapping[QueueKey, int] | None = None
         self._last_snapshot: StreamSnapshot | None = None
@@ -85,6 +85,9 @@ class StreamSource(Closable):
         if self._idle is not None and self._idle[1] is snapshot and self._idle[0] == start:
             return start
         offset = from_json(start, self._engine, self._path)
+        if not self._has_begun:
+            self._has_begun = True
+            self._warn_of_topics_outside(offset)
         starts, stops = self._waiting(offset, snapshot)
         count = sum(snapshot.count(key, starts[key], stop) for key, stop in stops.items())
         if limited and self._is_delayed(count):
@@ -199,14 +202,28 @@ class StreamSource(Closable):
             warn(f"layout=kafka ignores these options of the Kafka source: {', '.join(self._options.ignored)}")
         queues = self._poll().positions
         topics = sorted({topic for topic, _ in queues})
-        assigned = self._request.assign or ()
-        for name in self._request.topics or dict.fromkeys(topic for topic, _ in assigned):
+        for name in self._topics_named:
             if name not in topics:
                 warn(f"{self._path}: there is no topic {name} yet; {choices(name, topics, 'topics')}")
-        for name, queue_id in assigned:
+        for name, queue_id in self._request.assign or ():
             if name in topics and (name, queue_id) not in queues:
                 there = ", ".join(str(each) for topic, each in sorted(queues) if topic == name)
                 warn(f"{self._path}: there is no queue {name}/{queue_id} yet; the topic's queues are {there}")
+
+    def _warn_of_topics_outside(self, offset: StreamOffset) -> None:
+        """Of a query that began at a group's offsets and is started again with other topics."""
+        for name in self._topics_named:
+            if offset.topics is not None and name not in offset.topics:
+                warn(
+                    f"{self._path}: topic {name} is not read, because this query began at the offsets of a consumer "
+                    f"group, which had none in it (it had some in {', '.join(sorted(offset.topics))}); read {name} by "
+                    "a query with a checkpointLocation of its own"
+                )
+
+    @property
+    def _topics_named(self) -> Sequence[str]:
+        """The topics that the options name, in that order."""
+        return self._request.topics or tuple(dict.fromkeys(topic for topic, _ in self._request.assign or ()))
 
 
 def followed(store: Store) -> FollowedStore:

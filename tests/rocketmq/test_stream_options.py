@@ -83,6 +83,24 @@ def test_a_stream_starts_where_a_group_is_and_stays_with_its_topics(root: Path) 
         started(root, startingOffsets="group:bilings").trigger()
 
 
+@pytest.mark.parametrize("options", [{"topic": "orders,other"}, {"assign": '{"orders": [0], "other": [0]}'}])
+def test_a_topic_outside_the_group_of_the_start_is_named(root: Path, options: dict[str, str], capsys) -> None:
+    append(root, 100, 5, "other")
+    RocketEngine().commit_group(root, "billing", {"orders": 20})
+    query = started(root, startingOffsets="group:billing")
+    query.run()
+    query.options.update(options)
+    append(root, 24, 3)
+    query.start()
+    capsys.readouterr()
+    query.run()
+    assert bodies(query) == list(range(20, 27))
+    assert capsys.readouterr().err == (
+        f"mqstore: {root}: topic other is not read, because this query began at the offsets of a consumer group, which "
+        "had none in it (it had some in orders); read other by a query with a checkpointLocation of its own\n"
+    )
+
+
 def test_topics_that_appear_later_are_read_from_their_first_message(root: Path) -> None:
     query = started(root, topicPattern="orders.*", startingOffsets="latest")
     query.run()
