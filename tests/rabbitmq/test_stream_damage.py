@@ -1,4 +1,4 @@
-"""Flipped bits in streams: a node reads from chunk to chunk, so a wrong index loses no message.
+"""Flipped bits and lost files in streams: a node reads from chunk to chunk, so a wrong index loses no message.
 
 tests/real/rabbitmq/test_flipped_streams.py does the same to a real node. Source: docs/format/rabbitmq-streams.md 7, 8.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from storage_core.errors import CorruptionError
 from storage_core.formats.rabbitmq.stream_queues import log_files
 from storage_core.formats.rabbitmq.stream_queues.log_files import CHUNK, HEAD_SIZE, INDEX_RECORD
 from storage_core.rabbitmq import open_store
-from storage_core.store import Mode, OffsetBound
+from storage_core.store import Mode, OffsetBound, ScanRequest
 from tests.rabbitmq import stream_golden as golden
 from tests.reference import osiris_reader
 from tests.support.rabbitmq_damage import edit
@@ -50,6 +51,35 @@ def reported(folder: Path) -> dict[tuple[str, int], str]:
     """Effects by file and position."""
     with open_store(str(folder)) as store:
         return {(finding.file.rsplit("/", 1)[1], finding.position): finding.effect for finding in store.verify()}
+
+
+def test_a_stream_without_a_log_is_empty_and_named(folder: Path) -> None:
+    """A node of 3.10.8 was started on one: it delivered nothing, and the next message got offset 0."""
+    (directory,) = (path for path in folder.iterdir() if path.is_dir())
+    queue = golden.rows(folder)[0]["queue"]
+    for path in directory.iterdir():
+        path.unlink()
+    assert golden.rows(folder, topics=(queue,)) == []
+    with open_store(str(folder)) as store:
+        (row,) = [row for batch in store.view("queues") for row in batch.to_pylist()]
+        snapshot = store.snapshot()
+        snapshot.plan(ScanRequest())
+        (finding,) = store.verify()
+    assert (row["queue"], row["messages"], row["maxOffset"]) == (queue, 0, 0)
+    reason = "no segment of this stream is left; a node's start begins it anew, without messages"
+    assert (finding.queue, finding.file, finding.reason) == (queue, directory.name, reason)
+    assert snapshot.warnings() == (f"{folder}/{directory.name} at 0: {reason}",)
+
+
+def test_a_stream_without_a_directory_is_empty_and_named(folder: Path) -> None:
+    """As without a log: a node of 3.10.8 was started on both."""
+    (directory,) = (path for path in folder.iterdir() if path.is_dir())
+    queue = golden.rows(folder)[0]["queue"]
+    (folder / "__other_1795317093821433609").mkdir()
+    shutil.rmtree(directory)
+    with open_store(str(folder)) as store:
+        assert [(info.topic, info.start, info.stop) for info in store.queues()] == [(queue, 0, 0)]
+        assert [finding.file for finding in store.verify()] == [directory.name]
 
 
 def test_a_flipped_bit_of_an_index_costs_no_message(folder: Path) -> None:

@@ -27,10 +27,13 @@ def looks_like_store(path: str) -> bool:
 
 
 def looks_like_streams(path: str) -> bool:
-    """Whether `path` holds a node's streams: a directory for each, with its segments and indexes."""
-    return any(
-        _STREAM_NAME.fullmatch(name) and any(map(_STREAM_FILE.fullmatch, names_in(f"{path}/{name}")))
-        for name in sorted(names_in(path))
+    """Whether `path` holds a node's streams: a directory for each, with its segments and indexes. In a node's data
+    directory also if these are lost and only the directories are left.
+    """
+    folders = [name for name in sorted(names_in(path)) if _STREAM_NAME.fullmatch(name)]
+    parent, _, name = path.rpartition("/")
+    return any(any(map(_STREAM_FILE.fullmatch, names_in(f"{path}/{each}"))) for each in folders) or (
+        bool(folders) and name == STREAM_FOLDER and COORDINATION in names_in(parent)
     )
 
 

@@ -98,6 +98,14 @@ def read_log(
     return log
 
 
+def lost_log(root: str, stream: StreamDirectory) -> StreamLog:
+    """The log of a stream of which no segment and no index is left: a node's start begins it anew."""
+    log = StreamLog(root, stream, [])
+    reason = "no segment of this stream is left; a node's start begins it anew, without messages"
+    _note(log, stream.folder, 0, reason)
+    return log
+
+
 def _damage(log: StreamLog, file: str, position: int, kind: str, reason: str, length: int = 0) -> Damage:
     return Damage(file, position, length, kind, reason, log.stream.queue)
 
