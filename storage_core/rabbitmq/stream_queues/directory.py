@@ -6,7 +6,6 @@ Source: docs/format/rabbitmq-streams.md 1, 6.1. Reading the files belongs to `st
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from storage_core.errors import FormatError, StoreNotFoundError
@@ -25,12 +24,16 @@ _WAL_DIGITS = 16
 
 @dataclass(frozen=True)
 class StreamDirectory:
-    """One stream's replica on this node. `folder` is its name below the store; `vhost` is None if no table names it."""
+    """One stream's replica on this node. `folder` is its name below the store; `vhost` is None if no table names it.
+
+    `has_log`: False if the tables name the stream and no segment or index of it is left, though no other node has it.
+    """
 
     folder: str
     vhost: str | None
     queue: str
     declared: DeclaredQueue | None = None
+    has_log: bool = True
 
     @property
     def declared_ns(self) -> int:
@@ -45,37 +48,23 @@ class StreamDirectory:
 
 def list_streams(root: str) -> list[StreamDirectory]:
     """All streams below `root`, by virtual host and name; one that no node table names is named after its directory."""
-    by_folder = _declared_by_folder(root)
+    declared = node.queues_of_node(system.folder_above(root, 1))
+    by_folder = {queue.directory: queue for queue in declared.values() if queue.directory is not None}
     found = []
     for entry in system.entries(root):
         stamped = _STAMPED.fullmatch(entry.name)
         if not entry.is_directory or not stamped or not _holds_log(f"{root}/{entry.name}"):
             continue
-        queue = by_folder.get(entry.name)
+        queue = by_folder.pop(entry.name, None)
         if queue is None:
             found.append(StreamDirectory(entry.name, None, stamped[1]))
         else:
             found.append(StreamDirectory(entry.name, queue.vhost, queue.name, queue))
-    return in_order(found)
-
-
-def in_order(streams: Iterable[StreamDirectory]) -> list[StreamDirectory]:
-    """The streams by virtual host and name."""
-    return sorted(streams, key=lambda stream: (stream.vhost or "", stream.queue, stream.folder))
-
-
-def streams_without_log(root: str) -> list[StreamDirectory]:
-    """The streams that the node's tables name, of which no log is left here although no other node has a replica."""
-    return [
-        StreamDirectory(folder, queue.vhost, queue.name, queue)
-        for folder, queue in _declared_by_folder(root).items()
-        if queue.replicas == 1 and not (system.exists(f"{root}/{folder}") and _holds_log(f"{root}/{folder}"))
-    ]
-
-
-def _declared_by_folder(root: str) -> dict[str, DeclaredQueue]:
-    declared = node.queues_of_node(system.folder_above(root, 1))
-    return {queue.directory: queue for queue in declared.values() if queue.directory is not None}
+    found += [
+        StreamDirectory(folder, queue.vhost, queue.name, queue, has_log=False)
+        for folder, queue in by_folder.items() if queue.replicas == 1
+    ]  # fmt: skip
+    return sorted(found, key=lambda stream: (stream.vhost or "", stream.queue, stream.folder))
 
 
 def node_is_of_3_13(root: str) -> bool:

@@ -24,16 +24,10 @@ from storage_core.rabbitmq.index.entries import new_entries
 from storage_core.rabbitmq.read.batch_builder import LEAVE_OUT, RowContext
 from storage_core.rabbitmq.read.selection import queues_of, refuse_repeated
 from storage_core.rabbitmq.stream_queues import selection
-from storage_core.rabbitmq.stream_queues.directory import (
-    StreamDirectory,
-    in_order,
-    list_streams,
-    node_is_of_3_13,
-    streams_without_log,
-)
+from storage_core.rabbitmq.stream_queues.directory import StreamDirectory, list_streams, node_is_of_3_13
 from storage_core.rabbitmq.stream_queues.partition import ChunkRange, StreamPartition
 from storage_core.rabbitmq.stream_queues.rows import FIELDS, OWN_COLUMNS, StreamColumns
-from storage_core.rabbitmq.stream_queues.stream_log import StreamLog, lost_log, read_log
+from storage_core.rabbitmq.stream_queues.stream_log import StreamLog, read_log
 from storage_core.store import Mode, QueueInfo, QueueKey, ScanPartition, ScanRequest, Snapshot
 
 QUEUE_COLUMNS = frozenset({"vhost", "queue", "store", schema.QUEUE_TYPE.name})
@@ -46,9 +40,7 @@ class StreamQueuesSnapshot(Snapshot):
         self, root: str, store: str, vhost: str | None = None, streams: list[StreamDirectory] | None = None
     ) -> None:
         self.root, self.store = root, store
-        without_log = streams_without_log(root) if streams is None else []
-        listed = in_order([*list_streams(root), *without_log]) if streams is None else streams
-        self._without_log = {stream.folder for stream in without_log}
+        listed = list_streams(root) if streams is None else streams
         self.streams = [stream for stream in listed if vhost is None or stream.vhost == vhost]
         names = Counter(stream.queue for stream in self.streams)
         self.repeated_topics = frozenset(name for name, count in names.items() if count > 1)
@@ -64,11 +56,7 @@ class StreamQueuesSnapshot(Snapshot):
         """The log of one stream, read once and cached."""
         found = self._logs.get(stream.folder)
         if found is None:
-            if stream.folder in self._without_log:
-                found = lost_log(self.root, stream)
-            else:
-                found = read_log(self.root, stream, self.of_3_13)
-            self._logs[stream.folder] = found
+            found = self._logs[stream.folder] = read_log(self.root, stream, self.of_3_13)
             self._warnings += [f"{self.root}/{note.file} at {note.position}: {note.reason}" for note in found.notes]
             if stream.replicas > 1:
                 self._warnings.append(

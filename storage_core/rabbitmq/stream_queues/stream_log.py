@@ -71,9 +71,12 @@ def read_log(
     `of_3_13`: the node is known to be of 3.13 or later. `known` are segments that were read before, by file: one that
     is not the last and has the same size is reused.
     """
-    folder = f"{root}/{stream.folder}"
-    names = set(system.names(folder))
     log = StreamLog(root, stream, [], of_3_13=of_3_13)
+    if not stream.has_log:
+        reason = "no segment of this stream is left; a node's start begins it anew, without messages"
+        _note(log, stream.folder, 0, reason)
+        return log
+    names = set(system.names(f"{root}/{stream.folder}"))
     firsts = sorted(
         name.removesuffix(log_files.INDEX_SUFFIX) for name in names
         if name.endswith(log_files.INDEX_SUFFIX) and log_files.first_offset(name) is not None
@@ -95,14 +98,6 @@ def read_log(
     _take_known(log, known)
     _read_indexes(log)
     _link(log)
-    return log
-
-
-def lost_log(root: str, stream: StreamDirectory) -> StreamLog:
-    """The log of a stream of which no segment and no index is left: a node's start begins it anew."""
-    log = StreamLog(root, stream, [])
-    reason = "no segment of this stream is left; a node's start begins it anew, without messages"
-    _note(log, stream.folder, 0, reason)
     return log
 
 

@@ -71,8 +71,13 @@ class StreamsTail(Tail):
         return [(path, system.stamp(path)) for path in (self._root, *tables)]
 
     def _list(self) -> None:
-        """Lists the streams again. A new one that has no name yet is left out until the node's tables name it."""
-        found = [each for each in list_streams(self._root) if self._vhost is None or each.vhost == self._vhost]
+        """Lists the streams again. A new one that has no name yet is left out until the node's tables name it, and one
+        without a log until it has one.
+        """
+        found = [
+            each for each in list_streams(self._root)
+            if each.has_log and (self._vhost is None or each.vhost == self._vhost)
+        ]  # fmt: skip
         has_tables = any(stamp.size for _, stamp in self._folder_stamps()[1:])
         waiting = [
             each for each in found
