@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import random
 import struct
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -206,3 +209,22 @@ def test_queues_in_rocksdb_are_refused_in_one_line(tmp_path: Path) -> None:
     (store / "consumequeue" / "CURRENT").write_bytes(b"")
     with pytest.raises(UnsupportedFormatError, match="scan=log"):
         found(store)
+
+
+def test_memory_does_not_grow_with_every_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each thread has its own part of the log."""
+    name, started = "damaged-flipped-body-4.9.3", set[str]()
+    store = archive.unpack(name, tmp_path)
+    checked_span = verification.checked_span
+
+    def noted(*arguments: Any) -> Any:
+        started.add(threading.current_thread().name)
+        time.sleep(0.02)
+        return checked_span(*arguments)
+
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: range(64))
+    monkeypatch.setattr(verification, "checked_span", noted)
+    monkeypatch.setattr(verification, "SPAN_SIZE", 1 << 12)
+    with open_store(str(store)) as opened:
+        assert {finding.kind for finding in opened.verify()} == DAMAGED[name]
+    assert len(started) == 8

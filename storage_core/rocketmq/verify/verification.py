@@ -1,4 +1,4 @@
-"""Reads a whole store once and compares log, queues and index, with as many threads as there are cores.
+"""Reads a whole store once and compares log, queues and index, with a thread for each core, up to eight.
 
 Parts of the log are checked in parallel (`log_spans`), after queues and index files were checked by themselves
 (`queues`, `index_chains`). Findings that span several parts are joined here. Source: docs/recovery.md "Damage".
@@ -38,12 +38,14 @@ from storage_core.store import QueueKey
 
 SPAN_SIZE = 64 << 20
 WORK = "checking"
+MOST_THREADS = 8
+"""Each checks more than a gigabyte a second and takes about 60 MB: more of them would wait for the disk."""
 
 
 def verified(subject: Subject) -> Iterator[Finding]:
     """Everything that is wrong in a store; findings about the log are yielded while it is read.
 
-    Memory is bounded by the parts that are read at a time (64 MiB of the log and their entries, for each core).
+    Memory is bounded by the parts that are read at a time (64 MiB of the log and their entries, for each thread).
     Changes nothing. Raises CorruptionError if a file shrinks or vanishes meanwhile.
     """
     if subject.listing.rocksdb_queues:
@@ -87,7 +89,7 @@ class _Verification:
 
     def findings(self) -> Iterator[Finding]:
         """All findings except those of `wrong_files` and `wrong_batched`."""
-        with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)))) as pool:
+        with ThreadPoolExecutor(_thread_count()) as pool:
             listing = self.subject.listing
             self.queues = list(
                 pool.map(lambda queue: checked_queue(self.subject, queue, self.edges), listing.queues.values())
@@ -351,7 +353,7 @@ def _join(runs: list[Run], run: Run, first: int) -> None:
 
 def _in_order(pool: ThreadPoolExecutor, tasks: Iterator[Callable[[], SpanReport]]) -> Iterator[SpanReport]:
     """Yields the results in task order, while a few tasks run ahead."""
-    ahead = 2 * max(1, len(os.sched_getaffinity(0)))
+    ahead = 2 * _thread_count()
     waiting: deque[Future[SpanReport]] = deque()
     try:
         for task in tasks:
@@ -363,3 +365,7 @@ def _in_order(pool: ThreadPoolExecutor, tasks: Iterator[Callable[[], SpanReport]
     finally:
         for future in waiting:
             future.cancel()
+
+
+def _thread_count() -> int:
+    return min(len(os.sched_getaffinity(0)), MOST_THREADS)
