@@ -25,4 +25,8 @@ def test_the_streaming_examples(spark, tmp_path: Path) -> None:
     for first, rows in ((40, 40), (45, 45)):
         assert stream_kafka_job.run(spark, str(store), "orders", str(tmp_path / "target")) == rows
         append(store, first, 5)
-    assert sorted(map(int, stream_live_tail.run(spark, str(store), "orders", 8, "earliest"))) == list(range(50))
+    for seconds in (8, 90):
+        shown = stream_live_tail.run(spark, str(store), "orders", seconds, "earliest")
+        if shown:  # else the machine was too busy to begin the query
+            break
+    assert sorted(map(int, shown)) == list(range(50))
